@@ -1,0 +1,108 @@
+// What an instruction set provides. One file in this folder per ISA; registry.cpp lists them all.
+//
+// The rule that makes a token's bits independent of batch, tile and threads: every output is one
+// accumulator chain over ascending k with one kind of multiply instruction; bias is added once, after the
+// chain; the combine runs in slot order.
+#pragma once
+
+#include <cstdint>
+
+namespace moelab {
+
+struct CoreTuning;  // core_table.h: cache sizes and block sizes of the core we run on
+
+// Layout of packed operands. All of nr, kr, ra and k_align are powers of two except nr where noted.
+//
+//   weights  panel p = columns [p*nr, (p+1)*nr), stored k-major:  [panel][k / kr][column][kr]
+//            GEMM1 panels hold nr/2 gate channels followed by the nr/2 up channels that belong to them,
+//            so gate and up of a channel meet in registers.
+//   A        [row / ra][k / kr][ra][kr]   (ra = 1: row-major)
+//
+// K is padded with zeros to a multiple of k_align, channels and columns to whole panels.
+struct Geometry {
+    int nr;       // columns of a weight panel
+    int kr;       // consecutive k kept together
+    int ra;       // rows of A kept together
+    int k_align;  // multiple of kr
+    int mr;       // largest row tile; multiple of ra
+    int a_bytes;  // 2: A is BF16; 4: A is widened to fp32 when packed
+    int w_bytes;  // likewise for the weights
+};
+
+struct Activation {
+    int kind;  // moelab_activation
+    float alpha, limit;
+};
+
+// act(A * B + bias) of rows [row0, row1) and panels [panel0, panel1) of one expert, written as packed A of
+// GEMM2. row0 is a multiple of mr. Rows up to the next multiple of ra may be read and written (zeros).
+// Channels >= `channels` are written as zero whatever A holds (0 * Inf must not leak into GEMM2).
+struct Gemm1 {
+    const void* a;      // packed row 0 of this expert
+    const void* b;      // panel 0 of this expert
+    const float* bias;  // [panels][nr] in panel order, or null
+    int64_t row0, row1, panel0, panel1;
+    int64_t k;         // padded H
+    int64_t channels;  // I
+    void* h;           // packed A of GEMM2, row 0 of this expert
+    int64_t h_k;       // padded I
+    Activation act;
+    const CoreTuning* core;
+};
+
+// A * B + bias in fp32. y has room for rows up to a multiple of ra and columns up to whole panels.
+struct Gemm2 {
+    const void* a;
+    const void* b;
+    const float* bias;
+    int64_t row0, row1, panel0, panel1;
+    int64_t k;  // padded I
+    float* y;   // row 0 of this expert, [rows][y_stride]
+    int64_t y_stride;
+    const CoreTuning* core;
+};
+
+// Gathers `rows` rows of x into packed A, zero-padding k in [k, k_padded) and rows up to a multiple of ra.
+// scale (may be null): row i is bf16(x * scale[i]).
+struct PackRows {
+    const uint16_t* x;
+    int64_t x_stride;
+    const int64_t* token;  // [rows] source rows
+    const float* scale;    // [rows] or null
+    int64_t rows, k, k_padded;
+    void* a;
+};
+
+// out[0..n) = bf16(sum over s of weight[s] * y[row[s]]), one fma per slot in slot order from +0;
+// row[s] < 0 skips. y columns may be read up to the next multiple of nr.
+struct Combine {
+    const float* y;
+    int64_t y_stride;
+    const int64_t* row;   // [slots]
+    const float* weight;  // [slots]
+    int64_t slots;
+    int64_t n;
+    uint16_t* out;
+};
+
+struct Isa {
+    const char* name;
+    uint64_t needs;  // cpu.h feature bits
+    Geometry geometry;
+    void (*gemm1)(const Gemm1&);
+    void (*gemm2)(const Gemm2&);
+    void (*pack_rows)(const PackRows&);
+    void (*combine)(const Combine&);
+    // bf16(act(gate) * up) elementwise with the epilogue's own code, tails included.
+    void (*activate)(const Activation&, const float* gate, const float* up, uint16_t* out, int64_t n);
+    // Runs the ISA's BF16-GEMM multiply (peak_bf16) or fp32 FMA (peak_fp32) from registers with enough
+    // independent chains, `iterations` times a fixed block; returns FLOPs done. Result must not be optimised away.
+    double (*peak_bf16)(int64_t iterations);
+    double (*peak_fp32)(int64_t iterations);
+    // Sum-like reduction over [data, data + bytes) at full width: one linear stream, and 4 interleaved streams.
+    // bytes is a multiple of 4096. Returns something that depends on every byte.
+    uint64_t (*read_linear)(const void* data, int64_t bytes);
+    uint64_t (*read_streams4)(const void* data, int64_t bytes);
+};
+
+}  // namespace moelab
