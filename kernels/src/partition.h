@@ -1,0 +1,62 @@
+// Who computes what: a pure function of routing, shape and number of threads. No kernel runs here.
+#pragma once
+
+#include <cstdint>
+
+namespace moelab {
+
+// Rows [row0, row1) by panels [panel0, panel1) of one expert.
+struct Span {
+    int64_t expert, panel0, panel1, row0, row1;
+};
+
+// One GEMM over all experts, as a line of cells (expert, panel, row tile), each with a cost; every thread gets
+// one contiguous piece of the line. So a thread streams the weights of its piece in the order they lie in
+// memory, and the cut falls on equal cost, not on a fixed number of columns.
+class Partition {
+public:
+    // rows[experts] rows per expert; `tile` rows per cell.
+    Partition(const int64_t* rows, int64_t experts, int64_t panels, int64_t tile);
+
+    double cost(int thread, int threads) const;
+
+    // Calls visit(Span) for at most three rectangles per expert, in memory order.
+    template <typename Visit>
+    void spans(int thread, int threads, Visit visit) const {
+        int64_t start = 0;
+        for (int64_t e = 0; e < experts_; ++e) {
+            if (rows_[e] == 0) continue;
+            const Shape shape = shape_of(rows_[e]);
+            const int64_t first = cell_at(boundary(thread, threads), start, shape);
+            const int64_t last = cell_at(boundary(thread + 1, threads), start, shape);
+            start += shape.tiles * panels_ * shape.cell_cost;
+            if (first >= last) continue;
+            const int64_t tiles = shape.tiles, p0 = first / tiles, t0 = first % tiles;
+            const int64_t p1 = last / tiles, t1 = last % tiles;
+            const auto row = [&](int64_t t) { return t * tile_ < rows_[e] ? t * tile_ : rows_[e]; };
+            if (p0 == p1) {
+                visit(Span{e, p0, p0 + 1, row(t0), row(t1)});
+                continue;
+            }
+            if (t0) visit(Span{e, p0, p0 + 1, row(t0), rows_[e]});
+            const int64_t whole = p0 + (t0 != 0);
+            if (whole < p1) visit(Span{e, whole, p1, 0, rows_[e]});
+            if (t1) visit(Span{e, p1, p1 + 1, 0, row(t1)});
+        }
+    }
+
+private:
+    struct Shape {
+        int64_t tiles, cell_cost;
+    };
+
+    Shape shape_of(int64_t rows) const;
+    int64_t boundary(int thread, int threads) const;
+    // The number of cells of an expert, which starts at cost `start`, that lie before cost `at`.
+    int64_t cell_at(int64_t at, int64_t start, const Shape& shape) const;
+
+    const int64_t* rows_;
+    int64_t experts_, panels_, tile_, total_;
+};
+
+}  // namespace moelab
