@@ -96,24 +96,30 @@ struct Share {
         : begin(count * thread / threads), end(count * (thread + 1) / threads) {}
 };
 
-void pack_rows(const Layout& layout, const moelab_call& call, const Work& work, const uint16_t* x, int64_t rows,
-               int thread, int threads) {
-    const Geometry& g = layout.isa->geometry;
-    const Share share(rows / g.ra, thread, threads);  // groups of ra rows: expert starts are aligned to them
-    for (int64_t e = 0; e < layout.layer.num_experts; ++e) {
-        const int64_t first = work.routing.first[e], last = first + work.routing.rows[e];
-        const int64_t begin = share.begin * g.ra > first ? share.begin * g.ra : first;
-        const int64_t end = share.end * g.ra < last ? share.end * g.ra : last;
+// Cut at row tiles of each expert, as the GEMMs are: the order of rows within a tile belongs to the ISA.
+void pack_rows(const Layout& layout, const moelab_call& call, const Work& work, const uint16_t* x, int thread,
+               int threads) {
+    const int64_t experts = layout.layer.num_experts, tile = layout.isa->geometry.mr;
+    const auto tiles_of = [&](int64_t e) { return (work.routing.rows[e] + tile - 1) / tile; };
+    int64_t tiles = 0;
+    for (int64_t e = 0; e < experts; ++e) tiles += tiles_of(e);
+    const Share share(tiles, thread, threads);
+    int64_t start = 0;
+    for (int64_t e = 0; e < experts && start < share.end; start += tiles_of(e), ++e) {
+        const int64_t rows = work.routing.rows[e];
+        const int64_t begin = share.begin > start ? (share.begin - start) * tile : 0;
+        const int64_t end = (share.end - start) * tile < rows ? (share.end - start) * tile : rows;
         if (begin >= end) continue;
+        const int64_t first = work.routing.first[e] + begin;
         PackRows job{};
         job.x = x;
         job.x_stride = call.x_stride;
-        job.token = work.routing.token + begin;
-        job.scale = call.router_weight_on_input ? work.routing.scale + begin : nullptr;
+        job.token = work.routing.token + first;
+        job.scale = call.router_weight_on_input ? work.routing.scale + first : nullptr;
         job.rows = end - begin;
         job.k = layout.layer.hidden;
         job.k_padded = layout.hidden_k;
-        job.a = work.a + begin * work.a_row;
+        job.a = work.a + first * work.a_row;
         layout.isa->pack_rows(job);
     }
 }
@@ -191,7 +197,7 @@ void run_chunk(const Layout& layout, const void* packed, const moelab_call& call
         mark = t;
     };
     const bool timed = profiling();
-    const int64_t rows = route(call, token0, token1, layout.layer.num_experts, layout.isa->geometry.ra, work.routing);
+    route(call, token0, token1, layout.layer.num_experts, layout.isa->geometry.ra, work.routing);
     if (timed) lap(0);
     const int64_t experts = layout.layer.num_experts, tile = layout.isa->geometry.mr;
     const Partition partition1(work.routing.rows, experts, layout.panels1, tile);
@@ -201,7 +207,7 @@ void run_chunk(const Layout& layout, const void* packed, const moelab_call& call
 #pragma omp parallel num_threads(clamp_threads(call.num_threads))
     {
         const int thread = omp_get_thread_num(), threads = omp_get_num_threads();
-        pack_rows(layout, call, work, x, rows, thread, threads);
+        pack_rows(layout, call, work, x, thread, threads);
 #pragma omp barrier
         if (timed && thread == 0) lap(1);
         run_gemm1(layout, packed, work, partition1, thread, threads);

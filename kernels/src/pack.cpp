@@ -112,9 +112,11 @@ float load_bias(const moelab_matrix& bias, int64_t row) {
 
 // The row of w13 that column `c` of GEMM1 panel `panel` holds, or -1 for padding.
 int64_t w13_row(const Layout& layout, int64_t panel, int c, bool interleaved) {
-    const int half = layout.isa->geometry.nr / 2;
-    const int64_t channel = panel * half + c % half, channels = layout.layer.intermediate;
-    const bool up = c >= half;
+    const Geometry& g = layout.isa->geometry;
+    const int group = c / g.gate_group;
+    const int64_t channel = panel * (g.nr / 2) + group / 2 * g.gate_group + c % g.gate_group;
+    const int64_t channels = layout.layer.intermediate;
+    const bool up = group & 1;
     if (channel >= channels) return -1;
     return interleaved ? 2 * channel + up : channel + (up ? channels : 0);
 }

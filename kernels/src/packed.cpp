@@ -55,9 +55,10 @@ moelab_status read_header(const void* packed, uint64_t bytes, Header* header, La
     const moelab_status made = make_layout(layer, layout);
     if (made != MOELAB_OK) return made;
     const Geometry& g = layout->isa->geometry;
-    if (header->nr != g.nr || header->kr != g.kr || header->k_align != g.k_align || header->w_bytes != g.w_bytes)
-        return fail(MOELAB_CORRUPT, "packed: panel geometry %dx%d of another build; this one's %s has %dx%d", header->nr,
-                    header->kr, g.nr ? layout->isa->name : "", g.nr, g.kr);
+    if (header->nr != g.nr || header->kr != g.kr || header->k_align != g.k_align || header->w_bytes != g.w_bytes ||
+        header->gate_group != g.gate_group)
+        return fail(MOELAB_CORRUPT, "packed: %s panels of %dx%d in groups of %d, by another build; this one has %dx%d in groups of %d",
+                    layout->isa->name, header->nr, header->kr, header->gate_group, g.nr, g.kr, g.gate_group);
     if (header->bytes != bytes || static_cast<uint64_t>(layout->total_bytes) != bytes)
         return fail(MOELAB_CORRUPT, "packed: %llu bytes given; its header asks for %lld",
                     static_cast<unsigned long long>(bytes), static_cast<long long>(layout->total_bytes));
@@ -208,6 +209,7 @@ extern "C" moelab_status moelab_pack_begin(const moelab_layer* layer, void* pack
     header.kr = g.kr;
     header.k_align = g.k_align;
     header.w_bytes = g.w_bytes;
+    header.gate_group = g.gate_group;
     header.bytes = bytes;
     header.checksum = header_checksum(header);
     std::memset(packed, 0, static_cast<size_t>(layout.first_expert));

@@ -18,7 +18,7 @@ struct Header {
     int32_t activation, has_bias;
     float alpha, limit;
     int64_t num_experts, hidden, intermediate;
-    int32_t nr, kr, k_align, w_bytes;
+    int32_t nr, kr, k_align, w_bytes, gate_group, reserved;
     uint64_t bytes;           // of the whole buffer
     uint64_t table_checksum;  // of the expert entries, written by finish
     uint64_t checksum;        // of everything above

@@ -22,7 +22,7 @@ int64_t max_rows(int64_t tokens, int64_t topk, int64_t num_experts, int64_t row_
     return slots + active * (row_align - 1);
 }
 
-int64_t route(const moelab_call& call, int64_t token0, int64_t token1, int64_t num_experts, int64_t row_align,
+void route(const moelab_call& call, int64_t token0, int64_t token1, int64_t num_experts, int64_t row_align,
               const Routing& routing) {
     for (int64_t e = 0; e < num_experts; ++e) routing.rows[e] = 0;
     for (int64_t t = token0; t < token1; ++t)
@@ -49,7 +49,6 @@ int64_t route(const moelab_call& call, int64_t token0, int64_t token1, int64_t n
             routing.scale[row] = weight;
             routing.slot_row[slot] = row;
         }
-    return next;
 }
 
 }  // namespace moelab

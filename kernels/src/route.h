@@ -30,8 +30,8 @@ moelab_status check_ids(const moelab_call& call, int64_t num_experts);
 // Upper bound of the rows of `tokens` tokens, alignment included.
 int64_t max_rows(int64_t tokens, int64_t topk, int64_t num_experts, int64_t row_align);
 
-// Routes tokens [token0, token1). Slots of one expert keep token order. Returns the packed rows used.
-int64_t route(const moelab_call& call, int64_t token0, int64_t token1, int64_t num_experts, int64_t row_align,
+// Routes tokens [token0, token1). Slots of one expert keep token order.
+void route(const moelab_call& call, int64_t token0, int64_t token1, int64_t num_experts, int64_t row_align,
               const Routing& routing);
 
 }  // namespace moelab

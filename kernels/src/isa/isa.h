@@ -11,22 +11,25 @@ namespace moelab {
 
 struct CoreTuning;  // core_table.h: cache sizes and block sizes of the core we run on
 
-// Layout of packed operands. All of nr, kr, ra and k_align are powers of two except nr where noted.
+// Layout of packed operands. nr, kr and k_align are powers of two.
 //
 //   weights  panel p = columns [p*nr, (p+1)*nr), stored k-major:  [panel][k / kr][column][kr]
-//            GEMM1 panels hold nr/2 gate channels followed by the nr/2 up channels that belong to them,
-//            so gate and up of a channel meet in registers.
-//   A        [row / ra][k / kr][ra][kr]   (ra = 1: row-major)
+//            A GEMM1 panel holds nr/2 channels: columns alternate in groups of gate_group gate channels and the
+//            gate_group up channels that belong to them, so that gate and up of a channel meet in registers.
+//   A        private to the ISA: pack_rows writes it, gemm1 reads it and writes h, gemm2 reads h. Only its size
+//            is fixed: k * a_bytes per row, rows rounded up to a multiple of ra.
 //
-// K is padded with zeros to a multiple of k_align, channels and columns to whole panels.
+// K is padded with zeros to a multiple of k_align, channels and columns to whole panels. Work on rows is cut at
+// multiples of mr only: [row0, row1) starts at one, and ends at one or at the expert's last row.
 struct Geometry {
     int nr;       // columns of a weight panel
     int kr;       // consecutive k kept together
-    int ra;       // rows of A kept together
+    int ra;       // rows of A are rounded up to a multiple of this
     int k_align;  // multiple of kr
     int mr;       // largest row tile; multiple of ra
     int a_bytes;  // 2: A is BF16; 4: A is widened to fp32 when packed
     int w_bytes;  // likewise for the weights
+    int gate_group;  // channels per group of gate or up columns: nr/2 (all gate, then all up) or a divisor of it
 };
 
 struct Activation {
@@ -35,7 +38,7 @@ struct Activation {
 };
 
 // act(A * B + bias) of rows [row0, row1) and panels [panel0, panel1) of one expert, written as packed A of
-// GEMM2. row0 is a multiple of mr. Rows up to the next multiple of ra may be read and written (zeros).
+// GEMM2. Rows up to the next multiple of ra may be read and written (zeros).
 // Channels >= `channels` are written as zero whatever A holds (0 * Inf must not leak into GEMM2).
 struct Gemm1 {
     const void* a;      // packed row 0 of this expert
@@ -63,7 +66,7 @@ struct Gemm2 {
 };
 
 // Gathers `rows` rows of x into packed A, zero-padding k in [k, k_padded) and rows up to a multiple of ra.
-// scale (may be null): row i is bf16(x * scale[i]).
+// scale (may be null): row i is bf16(x * scale[i]). The first row is a multiple of mr within its expert.
 struct PackRows {
     const uint16_t* x;
     int64_t x_stride;

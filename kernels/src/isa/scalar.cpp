@@ -113,7 +113,7 @@ uint64_t read(const void* data, int64_t bytes) {
 
 }  // namespace
 
-extern const Isa kScalar = {"scalar", 0,    {kNr, 1, 1, 1, kMr, 2, 2}, gemm1, gemm2,   pack_rows,
+extern const Isa kScalar = {"scalar", 0,    {kNr, 1, 1, 1, kMr, 2, 2, kHalf}, gemm1, gemm2,   pack_rows,
                             combine,  activate_all<VecScalar>, peak,     peak,  read<1>, read<4>};
 
 }  // namespace moelab
