@@ -1,0 +1,48 @@
+// The grid of shapes, activations and biases that any fused-MoE test of this field starts with.
+#include <algorithm>
+
+#include "layer_case.h"
+
+namespace {
+
+void grid(int isa, int activation, bool bias) {
+    const bool scalar = std::string(moelab_isa_name(isa)) == "scalar";
+    for (const int64_t hidden : {128, 2880})
+        for (const int64_t intermediate : {128, 2880}) {
+            // One packing serves all token counts.
+            const bool large = hidden * intermediate > 1000000;
+            if (testing::quick() && hidden * intermediate > 500000) continue;
+            if (testing::quick() && (hidden + intermediate > 256) && (activation != MOELAB_SWIGLUOAI || !bias)) continue;
+            // Scalar code takes half a minute for the largest layer: once, unless asked for everything.
+            if (large && scalar && !testing::slow() && (activation != MOELAB_SWIGLUOAI || !bias)) continue;
+            Shape shape = {8, hidden, intermediate, 256, 2, activation, bias};
+            const Problem all = make_problem(shape);
+            const Packed packed = pack(all, isa);
+            Bits whole;
+            for (const int64_t tokens : {256, 64, 1}) {
+                if (testing::quick() && tokens > 64) continue;
+                if (large && scalar && tokens > 64 && !testing::slow()) continue;
+                shape.tokens = tokens;
+                std::vector<int64_t> first(static_cast<size_t>(tokens));
+                for (int64_t t = 0; t < tokens; t++) first[static_cast<size_t>(t)] = t;
+                const Problem p = select_tokens(all, first);
+                const Bits out = run(p, packed);
+                // fp64 takes its time: some tokens are compared with it, all with the runs of smaller batches.
+                check(expected_of(p, "grid " + describe(shape), large ? 20 : 64), out, hidden, Gate::kStatistics);
+                if (whole.empty()) whole = out;
+                check_same_bits(Bits(whole.begin(), whole.begin() + static_cast<int64_t>(out.size())), out, hidden,
+                                "in a larger batch and in a smaller one");
+            }
+        }
+}
+
+}  // namespace
+
+TEST_EACH_ISA(grid, silu) { grid(isa, MOELAB_SILU, false); }
+TEST_EACH_ISA(grid, silu_bias) { grid(isa, MOELAB_SILU, true); }
+TEST_EACH_ISA(grid, gelu) { grid(isa, MOELAB_GELU, false); }
+TEST_EACH_ISA(grid, gelu_bias) { grid(isa, MOELAB_GELU, true); }
+TEST_EACH_ISA(grid, gelu_tanh) { grid(isa, MOELAB_GELU_TANH, false); }
+TEST_EACH_ISA(grid, gelu_tanh_bias) { grid(isa, MOELAB_GELU_TANH, true); }
+TEST_EACH_ISA(grid, swigluoai) { grid(isa, MOELAB_SWIGLUOAI, false); }
+TEST_EACH_ISA(grid, swigluoai_bias) { grid(isa, MOELAB_SWIGLUOAI, true); }
