@@ -13,6 +13,7 @@
 //   F set(float)
 //   F load(const float*)            `width` lanes, any alignment
 //   F load_n(const float*, int n)   the first n < width lanes, others anything finite; reads no other lane
+//   void store(float*, F)           any alignment; only the loops of tile_driver.h need it
 //   void store_bf16(uint16_t*, F)   round to nearest even; NaN stays NaN
 //   void store_bf16_n(uint16_t*, F, int n)   writes n < width lanes
 //   F add, sub, mul, div (F a, F b)

@@ -1,0 +1,90 @@
+// AVX-512 with BF16: vdpbf16ps for every number of rows. It multiplies pairs of k, rounds to nearest even and
+// flushes denormals (both inputs and sums).
+#include "cpu.h"
+#include "isa/avx512_probes.h"
+#include "isa/avx512_rows.h"
+#include "isa/tile_driver.h"
+
+namespace moelab {
+namespace {
+
+MOELAB_INLINE __m512 dpbf16(__m512 acc, __m512i a, __m512i b) {
+    return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+}
+
+// R x 32 outputs in 2R registers; one step is a pair of k: two loads of B, R broadcasts, 2R multiplies.
+template <int R>
+void dot_rows(const Dot& d) {
+    constexpr int unroll = 4, groups = (R + 3) / 4;
+    __m512 acc[R][2];
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm512_setzero_ps();
+    const char* b = d.b;
+    const char* a[groups];
+    for (int i = 0; i < groups; ++i) a[i] = d.a + i * d.a_group;
+    for (int64_t step = d.k / (2 * unroll); step > 0; --step) {
+#pragma GCC unroll 4
+        for (int u = 0; u < unroll; ++u) {
+            const __m512i gate = _mm512_load_si512(b + u * 128);
+            const __m512i up = _mm512_load_si512(b + u * 128 + 64);
+#pragma GCC unroll 12
+            for (int r = 0; r < R; ++r) {
+                int32_t pair;
+                __builtin_memcpy(&pair, a[r / 4] + u * 16 + r % 4 * 4, sizeof pair);
+                const __m512i x = _mm512_set1_epi32(pair);
+                acc[r][0] = dpbf16(acc[r][0], x, gate);
+                acc[r][1] = dpbf16(acc[r][1], x, up);
+            }
+        }
+        b += unroll * 128;
+        for (auto& p : a) p += unroll * 16;
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+        _mm512_store_ps(d.out + r * 32, acc[r][0]);
+        _mm512_store_ps(d.out + r * 32 + 16, acc[r][1]);
+    }
+}
+
+struct Kernel : Bf16Rows {
+    static constexpr Geometry geometry = {/*nr*/ 32, /*kr*/ 2,      /*ra*/ 4,      /*k_align*/ 16,
+                                          /*mr*/ 12, /*a_bytes*/ 2, /*w_bytes*/ 2, /*gate_group*/ 16};
+
+    static void dot(int rows, const Dot& d) {
+        static constexpr void (*kByRows[])(const Dot&) = {
+            dot_rows<1>, dot_rows<2>, dot_rows<3>, dot_rows<4>,  dot_rows<5>,  dot_rows<6>,
+            dot_rows<7>, dot_rows<8>, dot_rows<9>, dot_rows<10>, dot_rows<11>, dot_rows<12>};
+        kByRows[rows - 1](d);
+    }
+};
+
+double peak_bf16(int64_t iterations) {
+    constexpr int chains = 24;
+    __m512 acc[chains];
+    __m512 a = _mm512_setzero_ps(), b = _mm512_setzero_ps();
+    for (auto& x : acc) x = _mm512_setzero_ps();
+    keep(a);
+    keep(b);
+    for (int64_t i = 0; i < iterations; ++i) {
+#pragma GCC unroll 24
+        for (int c = 0; c < chains; ++c) {
+            acc[c] = dpbf16(acc[c], _mm512_castps_si512(a), _mm512_castps_si512(b));
+            keep(acc[c]);
+        }
+    }
+    return static_cast<double>(iterations) * chains * 16 * 4;
+}
+
+}  // namespace
+
+extern const Isa kAvx512Bf16;
+const Isa kAvx512Bf16 = {
+    "avx512_bf16",      CPU_AVX2 | CPU_AVX512 | CPU_AVX512_BF16,
+    Kernel::geometry,   gemm1<Kernel>,
+    gemm2<Kernel>,      pack_rows<Kernel>,
+    combine<VecAvx512>, activate_all<VecAvx512>,
+    peak_bf16,          avx512_peak_fp32,
+    avx512_read_linear, avx512_read_streams4,
+};
+
+}  // namespace moelab

@@ -1,0 +1,60 @@
+// What the AVX-512 files measure the machine with: fp32 FMA from registers, and reads at full width.
+#pragma once
+
+#include "isa/vec_avx512.h"
+
+namespace moelab {
+namespace {
+
+// A value that the compiler must take to be changed and used.
+MOELAB_INLINE void keep(__m512& x) { __asm__ volatile("" : "+v"(x)); }
+
+double avx512_peak_fp32(int64_t iterations) {
+    constexpr int chains = 24;
+    __m512 acc[chains];
+    __m512 a = _mm512_set1_ps(0.5f), b = _mm512_set1_ps(1.0f);
+    for (auto& x : acc) x = _mm512_setzero_ps();
+    keep(a);
+    keep(b);
+    for (int64_t i = 0; i < iterations; ++i) {
+#pragma GCC unroll 24
+        for (int c = 0; c < chains; ++c) {
+            acc[c] = _mm512_fmadd_ps(a, acc[c], b);
+            keep(acc[c]);
+        }
+    }
+    return static_cast<double>(iterations) * chains * 16 * 2;
+}
+
+MOELAB_INLINE uint64_t fold(__m512i a, __m512i b, __m512i c, __m512i d) {
+    alignas(64) uint64_t lanes[8];
+    _mm512_store_si512(lanes, _mm512_add_epi64(_mm512_add_epi64(a, b), _mm512_add_epi64(c, d)));
+    uint64_t sum = 0;
+    for (uint64_t lane : lanes) sum += lane;
+    return sum;
+}
+
+// Four accumulators, 256 bytes a step; stream s starts at s * distance.
+template <int Streams>
+MOELAB_INLINE uint64_t read_lines(const char* data, int64_t steps, int64_t distance) {
+    __m512i sum[4];
+    for (auto& s : sum) s = _mm512_setzero_si512();
+    for (int64_t i = 0; i < steps; ++i, data += 256) {
+#pragma GCC unroll 16
+        for (int j = 0; j < 4 * Streams; ++j) {
+            sum[j % 4] = _mm512_add_epi64(sum[j % 4], _mm512_loadu_si512(data + j / 4 * distance + j % 4 * 64));
+        }
+    }
+    return fold(sum[0], sum[1], sum[2], sum[3]);
+}
+
+uint64_t avx512_read_linear(const void* data, int64_t bytes) {
+    return read_lines<1>(static_cast<const char*>(data), bytes / 256, 0);
+}
+
+uint64_t avx512_read_streams4(const void* data, int64_t bytes) {
+    return read_lines<4>(static_cast<const char*>(data), bytes / 1024, bytes / 4);
+}
+
+}  // namespace
+}  // namespace moelab

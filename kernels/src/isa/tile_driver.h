@@ -1,0 +1,196 @@
+// The loops around a register-tile kernel: rows and panels of one expert, epilogues, gathering, combining.
+//
+// What a kernel K provides, all static:
+//   using V                       vector of activation.h; nr = 2 * V::width
+//   using Row                     V::width consecutive elements of a row of A, as A stores them
+//   static constexpr Geometry geometry
+//   void dot(int rows, const Dot&)          1 <= rows <= mr; chains over ascending k
+//   Row round(V::F)                         to BF16, then as A stores it
+//   Row load(const uint16_t*, int n)        n <= V::width BF16 values of x, zeros after them
+//   Row scale(Row, float)                   bf16(x * scale)
+//   void store(char* a, const Row (&)[ra])  one group of rows, V::width of k, interleaved [k / kr][ra][kr]
+#pragma once
+
+#include <cstdint>
+
+#include "core_table.h"
+#include "isa/activation.h"
+
+namespace moelab {
+namespace {
+
+struct Dot {
+    const char* a;       // first row of the tile
+    int64_t a_group;     // bytes from one group of ra rows to the next
+    const char* b;       // panel
+    int64_t k;           // multiple of k_align
+    float* out;          // [rows][nr]
+    const char* ahead;   // lines to prefetch while computing: `ahead_lines` per 4 steps of kr
+    int64_t ahead_lines;
+};
+
+// Rows [row, row + n) as tiles of at most mr, as even as groups of ra allow: 13 rows are 8 + 5, not 12 + 1.
+template <class K, class Function>
+MOELAB_INLINE void for_tiles(int64_t row, int64_t n, const Function& f) {
+    constexpr int64_t ra = K::geometry.ra, mr = K::geometry.mr;
+    int64_t groups = (n + ra - 1) / ra;
+    int64_t tiles = (n + mr - 1) / mr;
+    const int64_t end = row + n;
+    for (; tiles > 0; --tiles) {
+        const int64_t take = (groups + tiles - 1) / tiles;
+        const int64_t rows = take * ra < end - row ? take * ra : end - row;
+        f(row, static_cast<int>(rows));
+        row += rows;
+        groups -= take;
+    }
+}
+
+// Calls epilogue(row, rows, panel, acc) for every tile of [row0, row1) x [panel0, panel1). Blocks of rows small
+// enough that their A stays in half of L2 while the panels go by; a panel stays there for all tiles of a block.
+template <class K, class Function>
+MOELAB_INLINE void multiply(const void* a, const void* b, int64_t row0, int64_t row1, int64_t panel0, int64_t panel1,
+                            int64_t k, const CoreTuning* core, const Function& epilogue) {
+    constexpr Geometry g = K::geometry;
+    alignas(64) float acc[g.mr * g.nr];
+    const int64_t row_bytes = k * g.a_bytes;
+    const int64_t panel_bytes = k * g.nr * g.w_bytes;
+    int64_t block = core->l2_bytes / 2 / row_bytes / g.mr * g.mr;
+    if (block < 4 * g.mr) block = 4 * g.mr;
+    for (int64_t begin = row0; begin < row1; begin += block) {
+        const int64_t n = row1 - begin < block ? row1 - begin : block;
+        for (int64_t panel = panel0; panel < panel1; ++panel) {
+            const char* const weights = static_cast<const char*>(b) + panel * panel_bytes;
+            for_tiles<K>(begin, n, [&](int64_t row, int rows) __attribute__((always_inline)) {
+                const char* const first = static_cast<const char*>(a) + row * row_bytes;
+                K::dot(rows, Dot{first, g.ra * row_bytes, weights, k, acc, nullptr, 0});
+                epilogue(row, rows, panel, acc);
+            });
+        }
+    }
+}
+
+// V::width lanes, or the first n and zeros.
+template <class V>
+MOELAB_INLINE typename V::F load_part(const float* p, int n) {
+    return n == V::width ? V::load(p) : V::load_n(p, n);
+}
+
+// One tile of act(acc + bias) into h. Lanes past `channels` are loaded as zeros, and act(0) * 0 = 0.
+template <class K, class Gated>
+MOELAB_INLINE void store_tile(const Gemm1& g, const Gated& gated, int64_t row, int rows, int64_t panel,
+                              const float* acc) {
+    using V = typename K::V;
+    using F = typename V::F;
+    using Row = typename K::Row;
+    constexpr int w = V::width, ra = K::geometry.ra, nr = K::geometry.nr, size = K::geometry.a_bytes;
+    static_assert(nr == 2 * w && K::geometry.gate_group == w, "a panel is one vector of gates and one of ups");
+    const int64_t channel = panel * w;
+    const int n = g.channels - channel < w ? static_cast<int>(g.channels - channel) : w;
+    const F zero = V::set(0.0f);
+    const F gate_bias = g.bias ? load_part<V>(g.bias + panel * nr, n) : zero;
+    const F up_bias = g.bias ? load_part<V>(g.bias + panel * nr + w, n) : zero;
+    char* h = static_cast<char*>(g.h) + (row * g.h_k + channel * ra) * size;
+    for (int r = 0; r < rows; r += ra, h += ra * g.h_k * size) {
+        Row group[ra];
+        for (int i = 0; i < ra; ++i) {
+            const float* const sums = acc + (r + i) * nr;
+            if (r + i < rows) {
+                const F gate = V::add(load_part<V>(sums, n), gate_bias);
+                group[i] = K::round(gated(gate, V::add(load_part<V>(sums + w, n), up_bias)));
+            } else {
+                group[i] = K::round(zero);
+            }
+        }
+        K::store(h, group);
+        // The last panel also clears the padding that no panel covers.
+        if (channel + w >= g.channels && channel + w < g.h_k) {
+            for (Row& x : group) x = K::round(zero);
+            for (int64_t c = w; channel + c < g.h_k; c += w) K::store(h + c * ra * size, group);
+        }
+    }
+}
+
+template <class K>
+void gemm1(const Gemm1& g) {
+    with_gate<typename K::V>(g.act, [&](auto gated) __attribute__((always_inline)) {
+        multiply<K>(g.a, g.b, g.row0, g.row1, g.panel0, g.panel1, g.k, g.core,
+                    [&](int64_t row, int rows, int64_t panel, const float* acc)
+                        __attribute__((always_inline)) { store_tile<K>(g, gated, row, rows, panel, acc); });
+    });
+}
+
+template <class K>
+MOELAB_INLINE void store_tile(const Gemm2& g, int64_t row, int rows, int64_t panel, const float* acc) {
+    using V = typename K::V;
+    using F = typename V::F;
+    constexpr int w = V::width, nr = K::geometry.nr;
+    const F zero = V::set(0.0f);
+    const F low = g.bias ? V::load(g.bias + panel * nr) : zero;
+    const F high = g.bias ? V::load(g.bias + panel * nr + w) : zero;
+    float* y = g.y + row * g.y_stride + panel * nr;
+    for (int r = 0; r < rows; ++r, y += g.y_stride) {
+        V::store(y, V::add(V::load(acc + r * nr), low));
+        V::store(y + w, V::add(V::load(acc + r * nr + w), high));
+    }
+}
+
+template <class K>
+void gemm2(const Gemm2& g) {
+    multiply<K>(g.a, g.b, g.row0, g.row1, g.panel0, g.panel1, g.k, g.core,
+                [&](int64_t row, int rows, int64_t panel, const float* acc)
+                    __attribute__((always_inline)) { store_tile<K>(g, row, rows, panel, acc); });
+}
+
+template <class K>
+void pack_rows(const PackRows& p) {
+    using Row = typename K::Row;
+    constexpr int w = K::V::width, ra = K::geometry.ra, size = K::geometry.a_bytes;
+    static const uint16_t kZeros[w] = {};
+    for (int64_t row = 0; row < p.rows; row += ra) {
+        char* a = static_cast<char*>(p.a) + row * p.k_padded * size;
+        const uint16_t* source[ra];
+        for (int i = 0; i < ra; ++i) source[i] = row + i < p.rows ? p.x + p.token[row + i] * p.x_stride : nullptr;
+        for (int64_t k = 0; k < p.k_padded; k += w, a += w * ra * size) {
+            const int64_t left = p.k - k;
+            const int n = left >= w ? w : left > 0 ? static_cast<int>(left) : 0;
+            Row group[ra];
+            for (int i = 0; i < ra; ++i) {
+                group[i] = source[i] ? K::load(source[i] + k, n) : K::load(kZeros, w);
+                if (source[i] && p.scale) group[i] = K::scale(group[i], p.scale[row + i]);
+            }
+            K::store(a, group);
+        }
+    }
+}
+
+template <class V>
+void combine(const Combine& c) {
+    constexpr int w = V::width, step = 4 * w;
+    int64_t n = 0;
+    for (; n + step <= c.n; n += step) {
+        typename V::F sum[4];
+        for (auto& s : sum) s = V::set(0.0f);
+        for (int64_t slot = 0; slot < c.slots; ++slot) {
+            if (c.row[slot] < 0) continue;
+            const float* const y = c.y + c.row[slot] * c.y_stride + n;
+            const auto weight = V::set(c.weight[slot]);
+            for (int i = 0; i < 4; ++i) sum[i] = V::fma(weight, V::load(y + i * w), sum[i]);
+        }
+        for (int i = 0; i < 4; ++i) V::store_bf16(c.out + n + i * w, sum[i]);
+    }
+    for (; n < c.n; n += w) {
+        auto sum = V::set(0.0f);
+        for (int64_t slot = 0; slot < c.slots; ++slot) {
+            if (c.row[slot] < 0) continue;
+            sum = V::fma(V::set(c.weight[slot]), V::load(c.y + c.row[slot] * c.y_stride + n), sum);
+        }
+        if (c.n - n >= w) {
+            V::store_bf16(c.out + n, sum);
+        } else {
+            V::store_bf16_n(c.out + n, sum, static_cast<int>(c.n - n));
+        }
+    }
+}
+
+}  // namespace
+}  // namespace moelab
