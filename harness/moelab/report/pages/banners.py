@@ -1,0 +1,61 @@
+"""What must not be overlooked, above everything else on the page."""
+
+from __future__ import annotations
+
+from moelab.report.blocks import Banner
+from moelab.report.load import Loaded
+from moelab.report.text import count
+
+_MOST = 12
+
+
+def banners(loaded: Loaded) -> list[Banner]:
+    """Synthetic and emulated data, damaged files, broken measurements, unstable machines; loudest first."""
+    made: list[Banner] = []
+    synthetic = [result.name for result in loaded.results if result.synthetic]
+    if synthetic:
+        made.append(
+            Banner(
+                "danger",
+                "SYNTHETIC DATA: invented by a test, nothing here was measured",
+                (
+                    f"{len(synthetic)} of {count(len(loaded.results), 'file')}: {_few(synthetic)}. Do not quote or publish.",
+                ),
+            )
+        )
+    emulated = [result.name for result in loaded.results if result.emulated]
+    if emulated:
+        lines: tuple[str, ...] = (f"{_few(emulated)}: correctness only; times under emulation are no speed.",)
+        made.append(Banner("danger", "EMULATED: no speed was measured", lines))
+    broken = [
+        f"{cell.case.workload}, {cell.case.tokens} tokens, {m.backend}: {m.broken}"
+        for cell in loaded.cells
+        for m in cell.measurements.values()
+        if m.broken
+    ]
+    if broken:
+        title = f"{count(len(broken), 'broken measurement')}, left out of every summary"
+        made.append(Banner("danger", title, _first(broken)))
+    if loaded.problems:
+        lines = _first([f"{problem.name}: {problem.reason}" for problem in loaded.problems])
+        made.append(Banner("warning", f"{count(len(loaded.problems), 'file')} not used", lines))
+    conditions = [f"{result.name}: {text}" for result in loaded.results for text in result.conditions]
+    if conditions:
+        made.append(Banner("warning", "The machine was not steady during the run", _first(conditions)))
+    notes = [f"{result.name}: {text}" for result in loaded.results for text in result.notes]
+    notes += [
+        f"{r.name}: the tree differed from its commit; revision {r.revision_label}" for r in loaded.results if r.dirty
+    ]
+    notes += [f"{result.name}: a quick run, few samples per point" for result in loaded.results if result.quick]
+    if notes:
+        made.append(Banner("info", "Notes on the files", _first(notes)))
+    return made
+
+
+def _first(lines: list[str]) -> tuple[str, ...]:
+    rest = len(lines) - _MOST
+    return (*lines[:_MOST], *([f"and {rest} more"] if rest > 0 else []))
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

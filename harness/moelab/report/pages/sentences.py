@@ -1,0 +1,67 @@
+"""The result in three sentences, with its uncertainty and its losses."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from moelab.report.model import OURS, Cell
+from moelab.report.summary import Group, Standing, baseline_of, models, standings
+from moelab.report.text import count, percent, ratio, ratio_interval, significant
+
+
+def sentences(groups: Sequence[Group]) -> list[str]:
+    """At most three, about the machine and setting with most cells; what is not known is left out."""
+    if not groups:
+        return []
+    main = groups[0]
+    rows = standings(main.cells)
+    baseline = baseline_of(main.cells)
+    found = [_headline(main, rows, baseline), _peers(rows, baseline), _limits(main.cells)]
+    return [sentence for sentence in found if sentence]
+
+
+def _headline(main: Group, rows: Sequence[Standing], baseline: str) -> str:
+    place = f"On {main.machine.name} with {main.setting.label}"
+    row = next((row for row in rows if row.against == baseline), rows[0] if rows else None)
+    if row is None or not row.cells:
+        return f"{place}, {count(len(main.cells), 'cell')} were timed, but {OURS} was compared with no other backend."
+    names = models(main.cells)
+    about = names[0] if len(names) == 1 else f"the MoE layers of {len(names)} models"
+    interval = f" (95 % interval {ratio_interval(row.mean.low, row.mean.high)})" if row.mean.has_ends else ""
+    return (
+        f"{place}, {OURS} runs {about} at {ratio(row.mean.value)} the speed of {row.against}{interval}, the geometric "
+        f"mean of {count(row.cells, 'cell')} that range from {ratio(row.lowest)} to {ratio(row.highest)}."
+    )
+
+
+def _peers(rows: Sequence[Standing], baseline: str) -> str:
+    if not rows:
+        return ""
+    total = sum(row.cells for row in rows)
+    words = [f"{sum(getattr(row, word) for row in rows)} {word}" for word in ("faster", "same", "undecided")]
+    slower = sum(row.slower for row in rows)
+    means = ", ".join(f"{row.against} {ratio(row.mean.value)}" for row in rows if row.against != baseline and row.cells)
+    others = f" (geometric means against the others: {means})" if means else ""
+    lost = f"{slower} slower, listed below" if slower else "none slower"
+    return (
+        f"Of {count(total, 'comparison')} with {count(len(rows), 'backend')} it is {', '.join(words)} "
+        f"and {lost}{others}."
+    )
+
+
+def _limits(cells: Sequence[Cell]) -> str:
+    ours = [cell.ours for cell in cells if cell.ours and not cell.ours.broken]
+    fractions = sorted(m.roofline.fraction.value for m in ours if math.isfinite(m.roofline.fraction.value))
+    errors = [m.correctness.worst for m in ours if m.correctness.passed and math.isfinite(m.correctness.worst)]
+    parts = []
+    if fractions:
+        middle = fractions[len(fractions) // 2]
+        parts.append(
+            f"it reaches {percent(middle)} of its roofline in the median cell ({percent(fractions[0])} to "
+            f"{percent(fractions[-1])})"
+        )
+    if errors and len(errors) == len(ours):
+        parts.append(f"every output is inside its error bound (at most {significant(max(errors), 2)} of it)")
+    sentence = ", and ".join(parts)
+    return sentence[:1].upper() + sentence[1:] + "." if sentence else ""

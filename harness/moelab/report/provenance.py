@@ -1,0 +1,59 @@
+"""Where a figure or table comes from, in the words of its footer: units, n, interval, machine, revision, command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from moelab.report.model import Cell, Result
+from moelab.report.text import count
+
+_MOST_RUNS = 2
+
+
+def footer(cells: Sequence[Cell], units: str) -> str:
+    """Lines for a figure's footer, separated by newlines."""
+    results = runs(cells)
+    machines = list(dict.fromkeys(f"{r.machine.name} ({r.machine.part}), {r.machine.cpus} CPUs" for r in results))
+    settings = list(dict.fromkeys(cell.setting.label for cell in cells))
+    level = f"{results[0].level * 100:g} %" if results else "95 %"
+    lines = [
+        f"{_loud(results)}{units}. {sample_size(cells)}; intervals: {level} bootstrap over processes and rounds.",
+        f"Machine: {_some(machines)}; {_some(settings)}.",
+        f"Revision: {_some(list(dict.fromkeys(r.revision_label for r in results)))}"
+        + (f"; image {results[0].image}" if results and results[0].image else "")
+        + f"; {_some([f'{r.name} (sha256 {r.digest[:12]})' for r in results])}.",
+    ]
+    commands = list(dict.fromkeys(r.command for r in results if r.command))
+    if commands:
+        lines.append(f"Repeat: {_some(commands)}")
+    return "\n".join(lines)
+
+
+def sample_size(cells: Sequence[Cell]) -> str:
+    """n of the points: samples, processes and rounds."""
+    sizes = [len(m.samples.seconds) for cell in cells for m in cell.measurements.values()]
+    if not sizes:
+        return "n unknown"
+    n = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+    processes = {cell.processes for cell in cells}
+    over = f" from {count(max(processes), 'process', 'processes')}" if processes else ""
+    return f"n = {n} samples per point{over}"
+
+
+def runs(cells: Sequence[Cell]) -> list[Result]:
+    """The runs behind the cells, each once, newest first."""
+    found = {cell.result.digest: cell.result for cell in cells}
+    return sorted(found.values(), key=lambda result: (result.started, result.digest), reverse=True)
+
+
+def _loud(results: Sequence[Result]) -> str:
+    if any(result.synthetic for result in results):
+        return "SYNTHETIC, NOT MEASURED. "
+    if any(result.emulated for result in results):
+        return "EMULATED, NOT A SPEED. "
+    return ""
+
+
+def _some(items: Sequence[str]) -> str:
+    rest = len(items) - _MOST_RUNS
+    return "; ".join(items[:_MOST_RUNS]) + (f"; and {rest} more" if rest > 0 else "")
