@@ -47,13 +47,14 @@ def round_to_odd_float32(values: Float64) -> Float32:
     return np.asarray(bits.view(np.float32)).reshape(np.shape(values))
 
 
-def to_float32(bits: Bits) -> Float32:
+def to_float32(bits: npt.NDArray[np.uint16]) -> Float32:
     """The exact value of each BF16."""
-    return np.asarray((np.asarray(bits).astype(np.uint32) << 16).view(np.float32))
+    return np.left_shift(bits, 16, dtype=np.uint32).view(np.float32)
 
 
-def to_float64(bits: Bits) -> Float64:
-    return to_float32(bits).astype(np.float64)
+def to_float64(bits: npt.NDArray[np.uint16]) -> Float64:
+    with np.errstate(invalid="ignore"):  # signalling NaNs become quiet ones
+        return to_float32(bits).astype(np.float64)
 
 
 def round_float(values: npt.ArrayLike) -> Float64:
