@@ -1,6 +1,6 @@
 """How far a correct implementation may be from the fp64 reference, element by element, and the check that follows.
 
-Derivation. For one expert and one row x let g, u be gate and up, h = act(g, u) and y = W2 h + b2. All are known in fp64.
+Derivation. For one expert and one row x let g, u be gate and up, h = act(g, u) and y = W2 h + b2, all known in fp64.
 Errors come from (`Rounding` says which of the BF16 ones a backend has):
 
  1. g, u: the fp32 accumulation over K = H of products that are exact in fp32 (`error_model.accumulation`, with
@@ -18,10 +18,10 @@ Errors come from (`Rounding` says which of the BF16 ones a backend has):
 
 Denormals (below 2^-126) may be read or written as zero: 2^-126 times the other factor for each product.
 
-The bound is min(worst, 8 sqrt(variance) + systematic) + the last half ulp. `worst` assumes nothing. The other is exceeded
-by one correct element in 3e13 if rounding errors are independent, which they are to good approximation for weights that
-are not constructed against it; for layers of real depth it is 10 to 100 times sharper, sharp enough to see one lost
-product in a sum of thousands. Because variance and systematic part are known, the spread itself is checked too:
+The bound is min(worst, 8 sqrt(variance) + systematic) + the last half ulp. `worst` assumes nothing. The other is
+exceeded by one correct element in 3e13 if rounding errors are independent, which they are to good approximation for
+weights that are not constructed against it; for layers of real depth it is so much sharper that one lost product in a
+sum of thousands shows. Because variance and systematic part are known, the errors' spread itself is checked too:
 
 flips   share of outputs more than one ulp from the correctly rounded reference: at most 1 % above the share that the
         model predicts for these rounding points;

@@ -14,15 +14,15 @@ from moelab.bounds import Reference
 FLIP_ALLOWANCE = 0.01
 """Share of outputs that may be off by more than one ulp beyond what the rounding points predict."""
 SPREAD_ALLOWANCE = 1.1
-"""Error against model, root mean square. The model errs on the large side, so a correct output stays near 1 or below."""
+"""Error against model, root mean square: correct outputs stay near 1, or below where the model is generous."""
 
 
 @dataclass(frozen=True)
 class CheckResult:
     """ok, and why not (`reason`, "" if ok).
 
-    max_err: largest |output - reference|; max_err_over_bound at `worst_index` (row, column), where `got` was found and
-    `expected` is right; flips: share of outputs more than one BF16 ulp from the rounded reference, beside the share the
+    max_err: largest |output - reference|; max_err_over_bound at `worst_index` (row, column), where `got` was found
+    and `expected` is right; flips: share of outputs more than one BF16 ulp from the rounded reference, beside the share the
     rounding points predict, at most flip_limit; spread: root mean square of error / model, at most spread_limit.
     """
 

@@ -64,6 +64,8 @@ class BackendRun:
     after: Check = field(default_factory=Check)
     samples_checked: int = 0
     samples: list[Sample] = field(default_factory=list)
+    result_seconds: list[float] = field(default_factory=list)
+    """Seconds that handing over each timed output took, outside of the clock."""
     failure: str | None = None
 
 

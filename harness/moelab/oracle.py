@@ -47,7 +47,7 @@ class Expert:
 class Stage:
     """Part of a call: n (token, slot) pairs that go through one expert.
 
-    tokens, slots intp [n]; x fp64 [n, H]; gate, up, inner fp64 [n, I]; y fp64 [n, H], not yet weighted; router fp64 [n].
+    tokens, slots intp [n]; x fp64 [n, H]; gate, up, inner fp64 [n, I]; y fp64 [n, H], not weighted; router fp64 [n].
     """
 
     expert: Expert

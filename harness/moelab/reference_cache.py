@@ -69,7 +69,7 @@ def _load(path: Path, rounding: Rounding) -> Reference | None:
 
 
 def _store(path: Path, reference: Reference) -> None:
-    """The file appears whole or not at all. Bounds are stored in single precision: their size does not matter to 1e-7."""
+    """The file appears whole or not at all. Bounds are stored in single precision: 1e-7 of their size is nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(suffix=".part", dir=path.parent)
     try:
@@ -81,7 +81,7 @@ def _store(path: Path, reference: Reference) -> None:
                 variance=reference.variance.astype(np.float32),
                 freedom_per_token=np.array(reference.freedom_per_token),
             )
-        os.replace(temporary, path)
+        Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise

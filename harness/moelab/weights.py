@@ -128,9 +128,9 @@ def materialise(layer: Layer, seed: int, folder: Path) -> Path:
         arrays = _map(Path(temporary), header, "r+")
         _fill(arrays, layer, seed)
         del arrays
-        with open(temporary, "r+b") as file:
+        with Path(temporary).open("r+b") as file:
             file.write(text.ljust(_HEADER_BYTES))
-        os.replace(temporary, path)
+        Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
@@ -143,7 +143,7 @@ def open_weights(path: Path) -> Weights:
     The mapping is copy-on-write: a library that wants writable memory gets it, and whatever it writes stays in its
     own process. Raises ValueError for any other file.
     """
-    with open(path, "rb") as file:
+    with path.open("rb") as file:
         text = file.read(_HEADER_BYTES)
     try:
         header = json.loads(text)

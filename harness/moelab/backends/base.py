@@ -49,7 +49,7 @@ class Backend(ABC):
         return None
 
     def process_settings(self, threads: int) -> Mapping[str, str]:
-        """Environment variables that must be set before its process starts, beside the engine's own (OMP_NUM_THREADS)."""
+        """Environment variables to set before its process starts, beside the engine's own (OMP_NUM_THREADS)."""
         del threads
         return {}
 
@@ -79,5 +79,5 @@ class Backend(ABC):
         "possible" (this CPU has AMX and the library decides by itself) or "yes", with "absent" where the CPU lacks it.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have nothing to give back
         """Gives back memory and threads. The object is of no use afterwards."""

@@ -14,18 +14,11 @@ def banners(loaded: Loaded) -> list[Banner]:
     made: list[Banner] = []
     synthetic = [result.name for result in loaded.results if result.synthetic]
     if synthetic:
-        made.append(
-            Banner(
-                "danger",
-                "SYNTHETIC DATA: invented by a test, nothing here was measured",
-                (
-                    f"{len(synthetic)} of {count(len(loaded.results), 'file')}: {_few(synthetic)}. Do not quote or publish.",
-                ),
-            )
-        )
+        lines: tuple[str, ...] = (f"{len(synthetic)} of {count(len(loaded.results), 'file')}: {_few(synthetic)}",)
+        made.append(Banner("danger", "SYNTHETIC DATA: invented by a test, nothing here was measured", lines))
     emulated = [result.name for result in loaded.results if result.emulated]
     if emulated:
-        lines: tuple[str, ...] = (f"{_few(emulated)}: correctness only; times under emulation are no speed.",)
+        lines = (f"{_few(emulated)}: correctness only; times under emulation are no speed.",)
         made.append(Banner("danger", "EMULATED: no speed was measured", lines))
     broken = [
         f"{cell.case.workload}, {cell.case.tokens} tokens, {m.backend}: {m.broken}"

@@ -1,0 +1,116 @@
+"""Notices what disturbs a measurement while it runs: time stolen by the hypervisor, other programs, heat, drift."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+STEAL_SHARE = 0.01
+OTHERS_SHARE = 0.05
+COMPUTE_DRIFT = 0.05
+BANDWIDTH_DRIFT = 0.20
+
+
+@dataclass(frozen=True)
+class _Reading:
+    total: int
+    busy: int
+    stolen: int
+    own: float
+    throttles: int
+    clock: float
+
+
+@dataclass
+class Monitor:
+    """Readings before and after a stretch of work; `pids` are the workers, whose time is not a disturbance."""
+
+    root: Path = Path("/")
+    pids: set[int] = field(default_factory=set)
+    _start: _Reading | None = None
+    _retired: float = 0.0
+
+    def start(self) -> None:
+        self._retired = 0.0
+        self._start = self._read()
+
+    def retire(self, pid: int) -> None:
+        """Counts a worker that is about to end, whose time could not be read afterwards."""
+        self._retired += _ticks_of(self.root, pid)
+        self.pids.discard(pid)
+
+    def stop(self) -> list[str]:
+        """What was unstable since `start`, in words; empty on a quiet machine."""
+        before, after = self._start, self._read()
+        if before is None or after.total <= before.total:
+            return []
+        total = after.total - before.total
+        found = []
+        stolen = (after.stolen - before.stolen) / total
+        if stolen > STEAL_SHARE:
+            found.append(f"the hypervisor took {stolen:.1%} of the CPU time")
+        others = (after.busy - before.busy - (after.own - before.own) - self._retired) / total
+        if others > OTHERS_SHARE:
+            found.append(f"other programs used {others:.0%} of the CPU time")
+        if after.throttles > before.throttles:
+            found.append(f"the CPU throttled {after.throttles - before.throttles} times because of heat")
+        return found
+
+    def _read(self) -> _Reading:
+        total = busy = stolen = 0
+        try:
+            fields = [int(v) for v in (self.root / "proc/stat").read_text().splitlines()[0].split()[1:9]]
+            user, nice, system, idle, iowait, irq, softirq, stolen = fields
+            total, busy = sum(fields), user + nice + system + irq + softirq
+        except (OSError, ValueError, IndexError):
+            pass
+        own = _ticks_of(self.root, os.getpid()) + sum(_ticks_of(self.root, pid) for pid in self.pids)
+        return _Reading(total, busy, stolen, own, _throttles(self.root), time.monotonic())
+
+
+def _ticks_of(root: Path, pid: int) -> float:
+    """CPU ticks of a process and of its ended children."""
+    try:
+        text = (root / f"proc/{pid}/stat").read_text()
+    except OSError:
+        return 0.0
+    fields = text[text.rindex(")") + 2 :].split()
+    return float(sum(int(v) for v in fields[11:15]))
+
+
+def _throttles(root: Path) -> int:
+    total = 0
+    for file in (root / "sys/devices/system/cpu").glob("cpu[0-9]*/thermal_throttle/core_throttle_count"):
+        try:
+            total += int(file.read_text())
+        except (OSError, ValueError):
+            continue
+    return total
+
+
+def drift(compute: Sequence[float | None], bandwidth: Sequence[float | None]) -> list[str]:
+    """What the probes say about the machine itself: clock frequency and memory bandwidth that changed in between."""
+    found = []
+    for name, rates, limit in (
+        ("compute rate", compute, COMPUTE_DRIFT),
+        ("memory bandwidth", bandwidth, BANDWIDTH_DRIFT),
+    ):
+        known = [rate for rate in rates if rate]
+        if len(known) < 4:
+            continue
+        low, middle, high = np.quantile(known, [0.1, 0.5, 0.9])
+        if (high - low) / middle > limit:
+            found.append(
+                f"the {name} seen by the probes varied by {(high - low) / middle:.0%} (10th to 90th percentile)"
+            )
+    return found
+
+
+def merge(lists: Iterable[Sequence[str]]) -> list[str]:
+    """All of them, each once, in order."""
+    return list(dict.fromkeys(text for one in lists for text in one))

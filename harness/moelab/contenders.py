@@ -1,0 +1,43 @@
+"""Who takes part in a workload, and what is known of each through all its processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from moelab.backend_loading import label_of, load
+from moelab.measurement import Role
+from moelab.plan import Plan
+from moelab.team import Contender
+
+
+@dataclass
+class ContenderState:
+    """`missing`: why it cannot run here; `failed`: what went wrong, after which it is out for the whole workload."""
+
+    facts: Contender
+    role: Role
+    missing: str | None = None
+    failed: str | None = None
+    version: str = ""
+    description: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    packing_seconds: list[float] = field(default_factory=list)
+    packed_bytes: int = 0
+    gemm: float | None = None
+
+    def copy_facts(self, source: ContenderState) -> None:
+        """For a label that shares what another one prepared."""
+        self.version, self.description, self.environment = source.version, source.description, source.environment
+        self.packing_seconds, self.packed_bytes, self.gemm = source.packing_seconds, source.packed_bytes, source.gemm
+
+
+def contenders_of(plan: Plan, separate_copy: bool) -> dict[str, ContenderState]:
+    """By label: the backends of the plan, then the A/A control."""
+    contenders = {}
+    for label, name in plan.labels.items():
+        again = label == plan.control_label
+        role: Role = "control" if again else ("baseline" if name == plan.baseline else "candidate")
+        original = label_of(name) if again and not separate_copy else None
+        contenders[label] = ContenderState(Contender(label, name, load(name), original), role)
+    return contenders

@@ -1,0 +1,361 @@
+"""Runs one workload: every backend proven right, then all of them timed in turn, round by round, process by process.
+
+    for each process:   fresh workers, weights packed anew, every backend checked in every case
+        for each case:  for each round: new inputs for all, backends in shuffled order, one sample each
+
+The engine only waits while a sample is taken. Which rows of a timed output are checked is decided here, after the
+clock has stopped; workers never know. The rows are compared with the oracle when the workload is through.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from moelab import exchange, inputs_on_file, roofline
+from moelab.backend_loading import label_of
+from moelab.checking import RowChecks, compare, take_rows
+from moelab.conditions import Monitor, merge
+from moelab.contenders import contenders_of
+from moelab.eviction import eviction_bytes
+from moelab.finishing import finish
+from moelab.inputs_on_file import InputFiles
+from moelab.measurement import BackendRun, CaseRun, Missing, Sample, Setting
+from moelab.plan import Plan
+from moelab.progress import Progress
+from moelab.schedule import Schedule
+from moelab.team import BackendFailed, Team
+from moelab.weights import Weights
+from moelab.worker_process import WorkerDied
+from moelab.workloads import Case, layer_by_name
+
+ROWS_BEFORE = 24
+SAMPLE_SECONDS = 1e-3  # warm samples of shorter calls are made of several
+MOST_CALLS = 16
+
+
+class WorkloadRun:
+    """All cases of one workload. `cpus` are those that the workers are bound to."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        workload: str,
+        *,
+        cpus: Sequence[int],
+        last_level_bytes: int,
+        weights: Weights,
+        weights_path: Path,
+        folder: Path,
+        separate_copy: bool,
+        progress: Progress,
+        emulated: bool = False,
+    ) -> None:
+        self.plan, self.workload, self.progress = plan, workload, progress
+        self.layer = layer_by_name(workload)
+        self.cases = plan.cases(workload)
+        self.cpus, self.folder, self.weights_path = list(cpus), folder, weights_path
+        self.evict_bytes = eviction_bytes(last_level_bytes) if plan.cache == "cold" else 0
+        self.setting = Setting(
+            threads=plan.threads,
+            cpus=self.cpus,
+            pinning=f"worker bound to CPUs {self.cpus}; threads placed by the kernel",
+            cache=plan.cache,
+            eviction=f"read {self.evict_bytes >> 20} MiB before each sample, then the probes"
+            if self.evict_bytes
+            else "none: the layer ran on other tokens with the same routing right before",
+            emulated=emulated,
+            last_level_bytes=last_level_bytes,
+        )
+        self.rng = np.random.default_rng([plan.seed, zlib.crc32(workload.encode())])
+        self.monitor = Monitor()
+        self.contenders = contenders_of(plan, separate_copy)
+        self.separate_copy = separate_copy
+        self.runs = {case.id: self._case_run(case) for case in self.cases}
+        self.schedule = Schedule(plan)
+        self.missing: dict[tuple[str, str | None], Missing] = {}
+        self._failures: list[Missing] = []
+        self._checks = RowChecks(weights, self.layer)
+        self._before = RowChecks(weights, self.layer)
+        self._next_index = {case.id: 1 for case in self.cases}
+        self._rows_before: dict[str, npt.NDArray[np.intp]] = {}
+        self._rounds_done: dict[tuple[str, int], int] = {}
+
+    def _case_run(self, case: Case) -> CaseRun:
+        backends = {
+            label: BackendRun(label_of(c.facts.name), label, c.role, rounding=c.facts.backend.rounding.as_dict())
+            for label, c in self.contenders.items()
+        }
+        return CaseRun(case, self.setting, self.plan.baseline, backends, self.separate_copy)
+
+    # ---- the run ----------------------------------------------------------------------------------------------
+
+    def run(self, deadline: float) -> tuple[list[CaseRun], list[Missing]]:
+        """Measures until about `deadline` (time.monotonic); never fewer rounds than the plan says."""
+        start = time.monotonic()
+        roundings = [c.facts.backend.rounding for c in self.contenders.values()]
+        self.progress.step(f"{self.workload}: right answers in fp64")
+        for case in self.cases:
+            inputs = inputs_on_file.make_inputs(case, 0)
+            rows = _spread_rows(case.tokens, ROWS_BEFORE, self.rng)
+            self._before.add((case.id, 0), take_rows(inputs, rows))
+            self._rows_before[case.id] = rows
+        self._before.compute(roundings)
+        self.schedule.begin(deadline, oracle_seconds=time.monotonic() - start)
+        for process in range(self.plan.processes):
+            self._process(process)
+        self.progress.step(f"{self.workload}: checking the timed outputs")
+        self._checks.compute(roundings)
+        for case in self.cases:
+            self._failures += finish(self.runs[case.id], self.contenders, self._checks)
+        return [self.runs[case.id] for case in self.cases], [*self.missing.values(), *self._failures]
+
+    def _alive(self, case: Case | None = None) -> list[str]:
+        labels = [label for label, c in self.contenders.items() if c.missing is None and c.failed is None]
+        if case is None:
+            return labels
+        run = self.runs[case.id]
+        return [label for label in labels if label in run.backends and run.backends[label].failure is None]
+
+    def _process(self, process: int) -> None:
+        """One process of each environment, again without those that took it down."""
+        waiting = [self.cases[i] for i in self.rng.permutation(len(self.cases))]
+        while waiting and self._alive():
+            begun = time.monotonic()
+            members = [self.contenders[label].facts for label in self._alive()]
+            try:
+                with Team(
+                    members, threads=self.plan.threads, cpus=self.cpus, folder=self.folder, monitor=self.monitor
+                ) as team:
+                    self.progress.step(f"{self.workload}: process {process + 1} of {self.plan.processes}: packing")
+                    self._prepare(team)
+                    self.progress.step(f"{self.workload}: process {process + 1}: every backend against the oracle")
+                    for case in waiting:
+                        self._verify(team, case, process)
+                    self.schedule.verified(process, time.monotonic() - begun, waiting)
+                    while waiting:
+                        self._rounds(team, waiting[0], process)
+                        waiting.pop(0)
+                    self._look_at_weights(team)
+            except BackendFailed as failure:
+                self._out(failure.label, failure.reason)
+            except WorkerDied as died:
+                for label in self._alive():
+                    self._out(label, f"its process did not start: {died}")
+
+    def _out(self, label: str, reason: str) -> None:
+        """Takes a label out of the workload for good; what it measured before is no result either."""
+        self.progress.step(f"{self.workload}: {label} failed: {reason}")
+        self.contenders[label].failed = reason
+        for run in self.runs.values():
+            run.backends[label].failure = run.backends[label].failure or reason
+
+    # ---- before the clock -------------------------------------------------------------------------------------
+
+    def _prepare(self, team: Team) -> None:
+        hello = team.start(self.weights_path, self.workload, self.evict_bytes)
+        for label in self._alive():
+            contender = self.contenders[label]
+            original = contender.facts.copy_of
+            contender.environment = hello[contender.facts.backend.environment]["environment"]
+            if original is not None:
+                if self.contenders[original].missing or self.contenders[original].failed:
+                    contender.missing = f"{original} did not run"
+                    continue
+                team.ask(label, "share", label=label, original=original)
+                contender.copy_facts(self.contenders[original])
+                continue
+            answer = team.ask(label, "prepare", label=label, name=contender.facts.name)
+            if answer["reason"] is not None:
+                contender.missing = answer["reason"]
+                if contender.role != "control":
+                    name = label_of(contender.facts.name)
+                    self.missing[label, None] = Missing(name, None, self.workload, "unavailable", answer["reason"])
+                continue
+            contender.packing_seconds.append(answer["seconds"])
+            contender.packed_bytes = int(answer["bytes"])
+            contender.description, contender.environment = answer["facts"], answer["environment"]
+            contender.version = str(answer["facts"].get("version", ""))
+            if contender.gemm is None and contender.description.get("amx") in ("possible", "yes"):
+                contender.gemm = team.ask(label, "gemm")["rate"]
+
+    def _verify(self, team: Team, case: Case, process: int) -> None:
+        """Each backend against the oracle, as it will be timed; also the first estimate of its time."""
+        files = inputs_on_file.write(case, 0, 1, self.folder, untimed=False)
+        rows = self._rows_before[case.id]
+        for label in self._alive(case):
+            self.progress.tick(f"{self.workload} t={case.tokens}: {label} against the oracle")
+            reason = team.ask(label, "unsuited", label=label, tokens=case.tokens, routing=case.routing, seed=case.seed)[
+                "reason"
+            ]
+            if reason is not None:
+                name = label_of(self.contenders[label].facts.name)
+                self.missing[label, case.id] = Missing(name, case.id, self.workload, "unsuited", reason)
+                del self.runs[case.id].backends[label]
+                continue
+            run = self.runs[case.id].backends[label]
+            begun = time.monotonic()
+            answer, output, failure = self._take(team, label, case, files)
+            wall = time.monotonic() - begun
+            if failure is None and output is not None:
+                reference = self._before.reference((case.id, 0), self.contenders[label].facts.backend.rounding)
+                run.before, failure = compare(output[rows], reference)
+            if failure is not None:
+                run.failure = f"before timing: {failure}"
+                self.progress.step(f"{case.id}: {label} is wrong: {failure}")
+                continue
+            wall = self._warm_up(team, label, case, files, answer["seconds"], wall)
+            if process == 0:
+                self.schedule.estimate(case, label, wall, answer["seconds"])
+
+    def _warm_up(
+        self, team: Team, label: str, case: Case, files: InputFiles, seconds: float, wall: float
+    ) -> float:
+        """Untimed samples until two in a row agree within 5 %, or time is up; the cost of the last one."""
+        spent = 0.0
+        while spent + wall < self.plan.warm_up_seconds:
+            begun = time.monotonic()
+            answer, _, _ = self._take(team, label, case, files)
+            wall = time.monotonic() - begun
+            spent += wall
+            stable = abs(answer.get("seconds", seconds) / seconds - 1) < 0.05
+            seconds = answer.get("seconds", seconds)
+            if stable:
+                break
+        return wall
+
+    # ---- samples ----------------------------------------------------------------------------------------------
+
+    def _rounds(self, team: Team, case: Case, process: int) -> None:
+        self.monitor.start()
+        done = 0
+        limit = self.schedule.deadline_of(case)
+        while done < self.schedule.rounds(case) and len(self._alive(case)) > 0:
+            if done >= self.plan.fewest_rounds and time.monotonic() > limit:
+                break
+            self.progress.tick(
+                f"{self.workload} t={case.tokens} {case.routing}: process {process + 1}/{self.plan.processes}, "
+                f"round {done + 1}/{self.schedule.rounds(case)}"
+            )
+            number = self._rounds_done.get((case.id, process), 0)
+            self._round(team, case, process, number)
+            self._rounds_done[case.id, process] = number + 1
+            done += 1
+        self.runs[case.id].conditions = merge([self.runs[case.id].conditions, self.monitor.stop()])
+        self.progress.step(
+            f"{case.id}: {done} rounds in process {process + 1}" + self._glance(case)
+        )
+
+    def _round(self, team: Team, case: Case, process: int, number: int) -> None:
+        """One sample of every backend on the same new inputs, in random order."""
+        calls = self._calls(case)
+        first = self._next_index[case.id]
+        self._next_index[case.id] += calls
+        labels = self._alive(case)
+        files = inputs_on_file.write(case, first, calls, self.folder, untimed=True)
+        chosen = int(self.rng.integers(calls))
+        rows = self.rng.choice(case.tokens, min(self.plan.rows, case.tokens), replace=False)
+        key = (case.id, first + chosen)
+        self._checks.add(key, take_rows(files.sets[chosen], rows))
+        work = [roofline.work(self.layer, one.topk_ids) for one in files.sets]
+        for position, index in enumerate(self.rng.permutation(len(labels))):
+            label = labels[index]
+            answer, output, failure = self._take(team, label, case, files)
+            run = self.runs[case.id].backends[label]
+            if failure is not None or output is None:
+                run.failure = failure
+                continue
+            self._checks.record(label, key, output[chosen * case.tokens + rows])
+            run.result_seconds.append(answer["result_seconds"])
+            run.samples_checked += 1
+            run.samples.append(
+                Sample(
+                    process=process,
+                    round=number,
+                    position=position,
+                    input=first,
+                    calls=calls,
+                    seconds=answer["seconds"],
+                    bytes=float(np.mean([w.bytes for w in work])),
+                    flops=float(np.mean([w.flops for w in work])),
+                    experts=float(np.mean([w.experts for w in work])),
+                    probe_read=answer["probe_read"],
+                    probe_bf16=answer["probe_bf16"],
+                )
+            )
+
+    def _take(
+        self, team: Team, label: str, case: Case, files: InputFiles
+    ) -> tuple[dict[str, Any], exchange.Output | None, str | None]:
+        """One sample: the worker's answer, its output, and what it did wrong that shows at once."""
+        resumed = team.activate(label)
+        warm = self.plan.cache == "warm"
+        try:
+            answer = team.ask(
+                label,
+                "sample",
+                label=label,
+                tokens=case.tokens,
+                inputs=list(files.paths),
+                output=str(self.folder / "output"),
+                untimed=files.untimed if warm or resumed else None,
+                cold=not warm,
+                probe=self.plan.probe_seconds,
+            )
+        except BackendFailed as failed:
+            if failed.crashed:
+                raise
+            return {"seconds": 1.0}, None, failed.reason
+        if not answer["intact"]:
+            return answer, None, "it changed its inputs"
+        try:
+            tokens = case.tokens * len(files.paths)
+            output = exchange.read_output(self.folder / "output", answer["dtype"], tokens, self.layer.hidden)
+        except ValueError as error:
+            return answer, None, str(error)
+        return answer, output, None
+
+    def _calls(self, case: Case) -> int:
+        """Calls in a sample. One where weights are cold: a second call would find them warm."""
+        if self.plan.cache == "cold":
+            return 1
+        fastest = self.schedule.fastest(case)
+        return max(1, min(MOST_CALLS, int(np.ceil(SAMPLE_SECONDS / fastest))))
+
+    # ---- after the clock --------------------------------------------------------------------------------------
+
+    def _look_at_weights(self, team: Team) -> None:
+        """The weights are mapped copy on write: whoever changed them computed on weights of its own."""
+        seen: set[str] = set()
+        for label in self._alive():
+            mates = set(team.mates(label))
+            if label in seen:
+                continue
+            seen |= mates
+            if not team.ask(label, "weights_intact")["intact"]:
+                for mate in sorted(mates & set(self._alive())):
+                    self._out(mate, f"the shared weights were changed in the process of {', '.join(sorted(mates))}")
+
+    def _glance(self, case: Case) -> str:
+        """Median milliseconds so far, for the progress line."""
+        run = self.runs[case.id]
+        parts = [
+            f"{label} {np.median([s.seconds for s in b.samples]) * 1e3:.3g} ms"
+            for label, b in run.backends.items()
+            if b.samples and b.role != "control"
+        ]
+        return ": " + ", ".join(parts) if parts else ""
+
+
+def _spread_rows(tokens: int, most: int, rng: np.random.Generator) -> npt.NDArray[np.intp]:
+    """First, last and random rows in between."""
+    if tokens <= most:
+        return np.arange(tokens)
+    inner = rng.choice(np.arange(1, tokens - 1), most - 2, replace=False)
+    return np.concatenate(([0], np.sort(inner), [tokens - 1]))

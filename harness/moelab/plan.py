@@ -1,0 +1,99 @@
+"""What a run is asked to do: the options of `bench` as one value."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from moelab import routing
+from moelab.backend_loading import label_of, load
+from moelab.workloads import Case, layer_by_name
+
+WORKLOADS = ("gpt-oss-20b", "gemma-4-26b-a4b", "qwen3-30b-a3b")
+TOKENS = (1, 4, 16, 64, 256, 1024)
+BACKENDS = ("moelab", "torch_loop", "torch_grouped_mm")
+BASELINE = "torch_loop"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A run. `budget` is in seconds for everything but set-up and report; rounds adapt to it, within their limits."""
+
+    workloads: tuple[str, ...] = WORKLOADS
+    tokens: tuple[int, ...] = TOKENS
+    backends: tuple[str, ...] = BACKENDS
+    routings: tuple[str, ...] = ("uniform",)
+    threads: int = 1
+    cache: Literal["cold", "warm"] = "cold"
+    baseline: str = BASELINE
+    seed: int = 0
+    quick: bool = False
+    processes: int = 5
+    budget: float = 720.0
+    fewest_rounds: int = 3
+    most_rounds: int = 30
+    probe_seconds: float = 0.02
+    warm_up_seconds: float = 0.4
+    """At most so long per backend and case in each process, beyond the one call that is checked."""
+    rows: int = 4
+    """Rows of each timed output that are checked."""
+
+    def __post_init__(self) -> None:
+        for workload in self.workloads:
+            layer_by_name(workload)
+        for name in self.backends:
+            load(name)
+        for name in self.routings:
+            routing.check_name(name)
+        for name in ("workloads", "tokens", "backends", "routings"):
+            values = getattr(self, name)
+            if not values or len(set(values)) != len(values):
+                raise ValueError(f"{name} is {list(values)}: must name at least one, each once")
+        if min(self.tokens) < 1:
+            raise ValueError(f"tokens is {list(self.tokens)}: each must be at least 1")
+        for name in ("threads", "processes", "fewest_rounds"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
+
+    def cases(self, workload: str) -> list[Case]:
+        layer = layer_by_name(workload)
+        return [Case(layer, tokens, kind, self.threads, self.seed) for kind in self.routings for tokens in self.tokens]
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Label of each contender and the backend it runs; the last is the A/A control."""
+        return {**{label_of(name): name for name in self.backends}, self.control_label: self.control}
+
+    @property
+    def control_label(self) -> str:
+        return f"{label_of(self.control)}#2"
+
+    @property
+    def control(self) -> str:
+        """The backend that runs twice: ours where it takes part, otherwise the baseline."""
+        if "moelab" in self.backends:
+            return "moelab"
+        return self.baseline if self.baseline in self.backends else self.backends[0]
+
+
+def quick(plan_arguments: dict[str, object]) -> dict[str, object]:
+    """The same run within three minutes on two cores: fewer processes and rounds, so more cells stay undecided."""
+    return {
+        "processes": 2,
+        "budget": 140.0,
+        "fewest_rounds": 2,
+        "probe_seconds": 0.01,
+        "warm_up_seconds": 0.1,
+        "rows": 2,
+        **plan_arguments,
+    }
+
+
+def usable_cpus() -> list[int]:
+    """CPUs that this process may use: its affinity, cut to a container's limit."""
+    allowed = sorted(os.sched_getaffinity(0))
+    from moelab.machine import cgroup_cpu_limit  # here: machine facts are not needed to plan
+
+    limit = cgroup_cpu_limit()
+    return allowed if limit is None else allowed[: max(1, int(limit))]

