@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -99,14 +99,14 @@ def _finite(value: float) -> float | None:
 
 
 def _rows_of(reference: Reference, part: slice) -> Reference:
-    return replace(reference, **{name: value[part] for name, value in _arrays(reference).items()})
+    r = reference
+    return replace(r, output=r.output[part], bound=r.bound[part], variance=r.variance[part])
 
 
 def _joined(parts: list[Reference]) -> Reference:
-    names = _arrays(parts[0])
-    return replace(parts[0], **{name: np.concatenate([getattr(p, name) for p in parts]) for name in names})
-
-
-def _arrays(reference: Reference) -> dict[str, npt.NDArray[np.float64]]:
-    values = ((f.name, getattr(reference, f.name)) for f in fields(reference))
-    return {name: value for name, value in values if isinstance(value, np.ndarray)}
+    return replace(
+        parts[0],
+        output=np.concatenate([p.output for p in parts]),
+        bound=np.concatenate([p.bound for p in parts]),
+        variance=np.concatenate([p.variance for p in parts]),
+    )

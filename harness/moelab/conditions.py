@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,13 +16,43 @@ BANDWIDTH_DRIFT = 0.20
 
 
 @dataclass(frozen=True)
+class Disturbance:
+    """CPU ticks during measurements: all, stolen by the hypervisor, used by others; times the CPU throttled."""
+
+    total: float = 0.0
+    stolen: float = 0.0
+    others: float = 0.0
+    throttles: int = 0
+
+    def __add__(self, more: Disturbance) -> Disturbance:
+        return Disturbance(
+            self.total + more.total,
+            self.stolen + more.stolen,
+            self.others + more.others,
+            self.throttles + more.throttles,
+        )
+
+    def words(self) -> list[str]:
+        """What was unstable; empty on a quiet machine."""
+        if self.total <= 0:
+            return []
+        found = []
+        if self.stolen / self.total > STEAL_SHARE:
+            found.append(f"the hypervisor took {self.stolen / self.total:.1%} of the CPU time")
+        if self.others / self.total > OTHERS_SHARE:
+            found.append(f"other programs used {self.others / self.total:.0%} of the CPU time")
+        if self.throttles:
+            found.append(f"the CPU throttled {self.throttles} times because of heat")
+        return found
+
+
+@dataclass(frozen=True)
 class _Reading:
     total: int
     busy: int
     stolen: int
     own: float
     throttles: int
-    clock: float
 
 
 @dataclass
@@ -44,22 +73,18 @@ class Monitor:
         self._retired += _ticks_of(self.root, pid)
         self.pids.discard(pid)
 
-    def stop(self) -> list[str]:
-        """What was unstable since `start`, in words; empty on a quiet machine."""
+    def stop(self) -> Disturbance:
+        """What happened since `start`."""
         before, after = self._start, self._read()
-        if before is None or after.total <= before.total:
-            return []
-        total = after.total - before.total
-        found = []
-        stolen = (after.stolen - before.stolen) / total
-        if stolen > STEAL_SHARE:
-            found.append(f"the hypervisor took {stolen:.1%} of the CPU time")
-        others = (after.busy - before.busy - (after.own - before.own) - self._retired) / total
-        if others > OTHERS_SHARE:
-            found.append(f"other programs used {others:.0%} of the CPU time")
-        if after.throttles > before.throttles:
-            found.append(f"the CPU throttled {after.throttles - before.throttles} times because of heat")
-        return found
+        if before is None:
+            return Disturbance()
+        own = after.own - before.own + self._retired
+        return Disturbance(
+            total=after.total - before.total,
+            stolen=after.stolen - before.stolen,
+            others=max(0.0, after.busy - before.busy - own),
+            throttles=max(0, after.throttles - before.throttles),
+        )
 
     def _read(self) -> _Reading:
         total = busy = stolen = 0
@@ -70,7 +95,7 @@ class Monitor:
         except (OSError, ValueError, IndexError):
             pass
         own = _ticks_of(self.root, os.getpid()) + sum(_ticks_of(self.root, pid) for pid in self.pids)
-        return _Reading(total, busy, stolen, own, _throttles(self.root), time.monotonic())
+        return _Reading(total, busy, stolen, own, _throttles(self.root))
 
 
 def _ticks_of(root: Path, pid: int) -> float:
@@ -109,8 +134,3 @@ def drift(compute: Sequence[float | None], bandwidth: Sequence[float | None]) ->
                 f"the {name} seen by the probes varied by {(high - low) / middle:.0%} (10th to 90th percentile)"
             )
     return found
-
-
-def merge(lists: Iterable[Sequence[str]]) -> list[str]:
-    """All of them, each once, in order."""
-    return list(dict.fromkeys(text for one in lists for text in one))

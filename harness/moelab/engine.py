@@ -21,7 +21,7 @@ import numpy.typing as npt
 from moelab import exchange, inputs_on_file, roofline
 from moelab.backend_loading import label_of
 from moelab.checking import RowChecks, compare, take_rows
-from moelab.conditions import Monitor, merge
+from moelab.conditions import Monitor
 from moelab.contenders import contenders_of
 from moelab.eviction import eviction_bytes
 from moelab.finishing import finish
@@ -33,7 +33,7 @@ from moelab.schedule import Schedule
 from moelab.team import BackendFailed, Team
 from moelab.weights import Weights
 from moelab.worker_process import WorkerDied
-from moelab.workloads import Case, layer_by_name
+from moelab.workloads import Case, layer_by_name, make_inputs
 
 ROWS_BEFORE = 24
 SAMPLE_SECONDS = 1e-3  # warm samples of shorter calls are made of several
@@ -102,7 +102,7 @@ class WorkloadRun:
         roundings = [c.facts.backend.rounding for c in self.contenders.values()]
         self.progress.step(f"{self.workload}: right answers in fp64")
         for case in self.cases:
-            inputs = inputs_on_file.make_inputs(case, 0)
+            inputs = make_inputs(case, 0)
             rows = _spread_rows(case.tokens, ROWS_BEFORE, self.rng)
             self._before.add((case.id, 0), take_rows(inputs, rows))
             self._rows_before[case.id] = rows
@@ -247,7 +247,7 @@ class WorkloadRun:
             self._round(team, case, process, number)
             self._rounds_done[case.id, process] = number + 1
             done += 1
-        self.runs[case.id].conditions = merge([self.runs[case.id].conditions, self.monitor.stop()])
+        self.runs[case.id].disturbance += self.monitor.stop()
         self.progress.step(
             f"{case.id}: {done} rounds in process {process + 1}" + self._glance(case)
         )

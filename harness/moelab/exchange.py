@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -34,11 +35,12 @@ def same_inputs(left: Inputs, right: Inputs) -> bool:
     return all(a.shape == b.shape and a.tobytes() == b.tobytes() for a, b in pairs)
 
 
-def write_output(path: Path, output: Output) -> str:
-    """Copies an output into a file; returns its dtype for `read_output`."""
+def write_outputs(path: Path, outputs: Sequence[Output]) -> str:
+    """Copies outputs of one dtype into a file, one after the other; returns their dtype for `read_output`."""
     with path.open("wb") as file:
-        np.ascontiguousarray(output).tofile(file)
-    return str(output.dtype)
+        for output in outputs:
+            np.ascontiguousarray(output).tofile(file)
+    return str(outputs[0].dtype)
 
 
 def read_output(path: Path, dtype: str, tokens: int, hidden: int) -> Output:

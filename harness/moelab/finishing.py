@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from moelab.checking import RowChecks
-from moelab.conditions import drift, merge
+from moelab.conditions import drift
 from moelab.contenders import ContenderState
 from moelab.measurement import BackendRun, CaseRun, Missing
 
@@ -30,7 +30,8 @@ def finish(run: CaseRun, contenders: Mapping[str, ContenderState], checks: RowCh
         if backend.failure is not None:
             failed.append(Missing(label, run.case.id, run.case.layer.name, "failed", backend.failure))
     samples = [s for b in run.backends.values() for s in b.samples]
-    run.conditions = merge([run.conditions, drift([s.probe_bf16 for s in samples], [s.probe_read for s in samples])])
+    probes = drift([s.probe_bf16 for s in samples], [s.probe_read for s in samples])
+    run.conditions = run.disturbance.words() + probes
     return failed
 
 

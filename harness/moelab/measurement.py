@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
+from moelab.conditions import Disturbance
 from moelab.workloads import Case
 
 Role = Literal["baseline", "candidate", "control"]
@@ -91,7 +92,9 @@ class CaseRun:
     baseline: str | None
     backends: dict[str, BackendRun] = field(default_factory=dict)
     separate_copy: bool = False
+    disturbance: Disturbance = field(default_factory=Disturbance)
     conditions: list[str] = field(default_factory=list)
+    """What was unstable, in words."""
 
 
 @dataclass(frozen=True)

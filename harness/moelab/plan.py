@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Literal
 
@@ -88,12 +87,3 @@ def quick(plan_arguments: dict[str, object]) -> dict[str, object]:
         "rows": 2,
         **plan_arguments,
     }
-
-
-def usable_cpus() -> list[int]:
-    """CPUs that this process may use: its affinity, cut to a container's limit."""
-    allowed = sorted(os.sched_getaffinity(0))
-    from moelab.machine import cgroup_cpu_limit  # here: machine facts are not needed to plan
-
-    limit = cgroup_cpu_limit()
-    return allowed if limit is None else allowed[: max(1, int(limit))]

@@ -88,7 +88,7 @@ class Team:
                 worker.pause()
         return self._workers[chosen].resume()
 
-    def ask(self, label: str, do: str, **arguments: object) -> Json:
+    def ask(self, label: str, do: str, /, **arguments: object) -> Json:
         """The answer of the label's worker. Raises BackendFailed."""
         self.activate(label)
         try:

@@ -104,7 +104,7 @@ class Worker:
         start = perf_counter_ns()
         arrays = [backend.result(out) for out in outs]
         after = perf_counter_ns() - start
-        dtype = exchange.write_output(Path(output), arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
+        dtype = exchange.write_outputs(Path(output), arrays)
         intact = all(
             exchange.same_inputs(one, self._read(path, tokens)) for one, path in zip(sets, inputs, strict=True)
         )
@@ -150,7 +150,9 @@ class Worker:
     def _probes(self, seconds: float) -> Json:
         if self.peak is None or seconds <= 0:
             return {"probe_bf16": None, "probe_read": None}
-        return {"probe_bf16": self.peak("bf16", seconds, self.threads), "probe_read": self.peak("read", seconds, self.threads)}
+        return {
+            f"probe_{kind}": self.peak(kind, num_threads=self.threads, seconds=seconds) for kind in ("bf16", "read")
+        }
 
 
 def _timed(calls: list[Callable[[], object]]) -> tuple[list[object], float]:
@@ -176,12 +178,12 @@ def _equal(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def _probe() -> Callable[[str, float, int], float] | None:
+def _probe() -> Callable[..., float] | None:
     try:
         import moelab_kernels as mk  # not everywhere: a peer's environment may lack it
     except ImportError:
         return None
-    return lambda kind, seconds, threads: float(mk.peak(kind, num_threads=threads, seconds=seconds))
+    return mk.peak
 
 
 def _resident_bytes() -> int:

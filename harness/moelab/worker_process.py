@@ -64,7 +64,7 @@ class WorkerProcess:
     def pid(self) -> int:
         return self._process.pid
 
-    def ask(self, do: str, **arguments: object) -> Json:
+    def ask(self, do: str, /, **arguments: object) -> Json:
         """The worker's answer. Raises WorkerError or WorkerDied."""
         self.resume()
         try:

@@ -1,0 +1,93 @@
+"""A whole run: its workloads one after the other, each with its weights in memory only while it is measured."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from moelab import machine
+from moelab.cpus import bound_cpus
+from moelab.engine import WorkloadRun
+from moelab.measurement import CaseRun, Missing
+from moelab.plan import Plan
+from moelab.progress import Progress
+from moelab.weights import materialise, open_weights
+from moelab.workloads import Layer, layer_by_name
+
+SLACK_BYTES = 1 << 30  # activations, scratch, libraries and the eviction buffer
+# These compute on the weights as they are; every other backend keeps a packed copy.
+UNPACKED = ("torch_loop", "torch_grouped_mm")
+
+
+class EmulatedError(RuntimeError):
+    """Nothing is timed under emulation."""
+
+
+class Run:
+    """Measures the plan's workloads on demand, so that a test runner can ask for them one by one."""
+
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        if machine.emulated():
+            raise EmulatedError("instructions are emulated on this machine; a time would mean nothing, so none is taken")
+        self.plan, self.progress = plan, progress
+        self.cpus = bound_cpus(plan.threads)
+        self._left = list(plan.workloads)
+        self._deadline = time.monotonic() + plan.budget
+
+    def measure(self, workload: str) -> tuple[list[CaseRun], list[Missing]]:
+        """All cases of one workload. The time that is left is shared out among the workloads still to come."""
+        now = time.monotonic()
+        deadline = now + max(0.0, self._deadline - now) / max(1, len(self._left))
+        if workload in self._left:
+            self._left.remove(workload)
+        layer = layer_by_name(workload)
+        copies, needed = self._copies_that_fit(layer)
+        if copies is None:
+            reason = f"needs {needed / 2**30:.1f} GiB of memory, {available() / 2**30:.1f} GiB are free"
+            self.progress.step(f"{workload}: skipped, {reason}")
+            return [], [Missing(None, None, workload, "skipped", reason, needed)]
+        with _folder(layer.weight_bytes) as folder:
+            self.progress.step(f"{workload}: weights, {layer.weight_bytes / 2**30:.2f} GiB")
+            path = materialise(layer, self.plan.seed, folder)
+            run = WorkloadRun(
+                self.plan,
+                workload,
+                cpus=self.cpus,
+                last_level_bytes=machine.last_level_bytes(),
+                weights=open_weights(path),
+                weights_path=path,
+                folder=folder,
+                separate_copy=copies,
+                progress=self.progress,
+            )
+            return run.run(deadline)
+
+    def _copies_that_fit(self, layer: Layer) -> tuple[bool | None, int]:
+        """Whether the A/A control can have a packed copy of its own; None where not even one copy fits."""
+        packed = sum(name not in UNPACKED for name in self.plan.backends)
+        needed = (1 + packed) * layer.weight_bytes + SLACK_BYTES
+        extra = 0 if self.plan.control in UNPACKED else layer.weight_bytes
+        free = available()
+        if needed > free:
+            return None, needed
+        return needed + extra <= free, needed
+
+
+def available() -> int:
+    """Bytes of memory that a run may fill."""
+    value = machine.memory()["available"]
+    assert isinstance(value, int)
+    return value
+
+
+@contextmanager
+def _folder(weight_bytes: int) -> Iterator[Path]:
+    """A folder for weights and inputs, in memory where /dev/shm has room (containers often give it 64 MB)."""
+    shared = Path("/dev/shm")
+    roomy = shared.is_dir() and shutil.disk_usage(shared).free > weight_bytes + (256 << 20)
+    with tempfile.TemporaryDirectory(prefix="moelab-", dir=shared if roomy else None) as name:
+        yield Path(name)
