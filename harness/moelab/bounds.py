@@ -115,7 +115,12 @@ def _expert_parts(
             gate, up = _gate_and_up(stage, sizes)
             errors = []
             for rounding in roundings:
-                inner = _activated(gate, up, ACTIVATIONS[layer.activation], rounding)
+                first = gate, up
+                if rounding.bias == "bf16" and stage.expert.bias13 is not None:
+                    first = gate.rounded(), up.rounded()
+                if rounding.gemm1:
+                    first = first[0].rounded(), first[1].rounded()
+                inner = _activated(*first, ACTIVATIONS[layer.activation], rounding)
                 y = _second_gemm(stage, sizes, inner, rounding)
                 if rounding.expert == "unweighted":
                     y = y.rounded()
@@ -160,10 +165,6 @@ def _gate_and_up(stage: Stage, sizes: _Sizes) -> tuple[Approximate, Approximate]
 
 def _activated(gate: Approximate, up: Approximate, activation: ActivationFunction, rounding: Rounding) -> Approximate:
     """act(gate) * up as the second GEMM reads it: BF16."""
-    if rounding.bias == "bf16":
-        gate, up = gate.rounded(), up.rounded()
-    if rounding.gemm1 or rounding.bias == "bf16":
-        gate, up = gate.rounded(), up.rounded()
     steps = rounding.activation == "steps"
     clamped_gate = _clamped(gate, activation.gate_limit, below=False)
     offset_up = _clamped(up, activation.up_limit, below=True)
