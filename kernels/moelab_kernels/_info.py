@@ -1,0 +1,42 @@
+"""What this build and this CPU can do."""
+
+from __future__ import annotations
+
+import json
+from ctypes import byref, c_double
+from typing import Any, Literal, TypeAlias
+
+from moelab_kernels import _openmp
+from moelab_kernels._lib import PEAK_KINDS, check, isa_index, isa_name, lib
+
+PeakKind: TypeAlias = Literal["bf16", "fp32", "read"]
+
+
+def isas() -> list[str]:
+    """Names of the instruction sets that this CPU can run, best first."""
+    return [isa_name(i) for i in reversed(range(lib.moelab_isa_count())) if not lib.moelab_isa_missing(i)]
+
+
+def build_info() -> dict[str, Any]:
+    """Version, git commit, compiler, flags, ISAs built, and the CPU features seen at run time."""
+    info: dict[str, Any] = json.loads(lib.moelab_build_info())
+    return info
+
+
+def peak(kind: PeakKind, *, isa: str | None = None, num_threads: int | None = None, seconds: float = 0.03) -> float:
+    """Measured peak: "bf16" or "fp32" in FLOP/s of the ISA's own multiply instruction, "read" in bytes/s.
+
+    "read" takes the best of several read patterns over a buffer on huge pages that is kept between calls, so that a
+    probe between two samples is cheap. isa: a name out of `isas()`, None for the best. num_threads: None takes the
+    process's OpenMP or torch setting. seconds: how long to measure, about.
+
+    Raises ValueError for an unknown kind or a length that is not positive, RuntimeError for an ISA that this CPU lacks.
+    """
+    if kind not in PEAK_KINDS:
+        raise ValueError(f"kind: {kind!r}, expected one of {', '.join(PEAK_KINDS)}")
+    if not 0 < seconds <= 60:
+        raise ValueError(f"seconds: {seconds}, expected more than 0 and at most 60")
+    rate = c_double()
+    index = isa_index(isa)
+    check(lib.moelab_peak(PEAK_KINDS.index(kind), index, _openmp.resolve(num_threads), seconds, byref(rate)))
+    return rate.value
