@@ -22,7 +22,7 @@ class CheckResult:
     """ok, and why not (`reason`, "" if ok).
 
     max_err: largest |output - reference|; max_err_over_bound at `worst_index` (row, column), where `got` was found
-    and `expected` is right; flips: share of outputs more than one BF16 ulp from the rounded reference, beside the share the
+    and `expected` is right; flips: share of outputs more than one BF16 ulp from the rounded reference, beside what the
     rounding points predict, at most flip_limit; spread: root mean square of error / model, at most spread_limit.
     """
 

@@ -1,13 +1,13 @@
 """The loop over experts with torch's linear layer: what vLLM ran on Arm before it had a kernel there.
 
-Tokens are sorted by expert and gathered once; each expert that has tokens runs two linear layers on its rows; results go
-back to the tokens' order and are summed in fp32.
+Tokens are sorted by expert and gathered once; each expert that has tokens runs two linear layers on its rows; results
+go back to the tokens' order and are summed in fp32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from moelab.backends.base import Facts
 from moelab.backends.torch_common import TorchBackend, activated, bias_tensor, no_skipped_slots, own_copy, torch_inputs
@@ -24,6 +24,7 @@ class TorchLoop(TorchBackend):
 
     name = "torch_loop"
     rounding = Rounding(gemm1=True, activation="steps", expert="unweighted")
+    _linear: Callable[..., Any]
 
     def prepare(self, weights: Weights, layer: Layer, threads: int) -> None:
         from torch.nn import functional
