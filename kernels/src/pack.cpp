@@ -27,77 +27,121 @@ inline void store_weight(void* panel, int64_t index, uint16_t bits, int w_bytes)
     }
 }
 
-// Fills one panel: column c is row `source_row(c)` of the matrix (a negative row is padding).
+// A block of k of one panel: column c is row source_row[c] of the matrix (a negative row is padding).
 struct PanelJob {
     const moelab_matrix* matrix;
     const int64_t* source_row;  // [nr]
-    int64_t k, k_padded;
+    int64_t k;                  // of the matrix; zeros from there on
+    int64_t k0, k1;             // the block, multiples of kr
     const Geometry* geometry;
     void* panel;
 };
 
+// Any strides, any dtype.
 template <int dtype>
-void pack_panel(const PanelJob& job) {
+void pack_any(const PanelJob& job) {
     const Geometry& g = *job.geometry;
     const moelab_matrix& m = *job.matrix;
-    for (int64_t k0 = 0; k0 < job.k_padded; k0 += g.kr) {
-        const int64_t valid = job.k - k0 < g.kr ? (job.k - k0 > 0 ? job.k - k0 : 0) : g.kr;
+    for (int64_t k0 = job.k0; k0 < job.k1; k0 += g.kr)
         for (int c = 0; c < g.nr; ++c) {
-            const int64_t row = job.source_row[c];
-            const int64_t at = k0 * g.nr + static_cast<int64_t>(c) * g.kr;
+            const int64_t row = job.source_row[c], at = k0 * g.nr + static_cast<int64_t>(c) * g.kr;
             for (int64_t i = 0; i < g.kr; ++i) {
-                const bool inside = row >= 0 && i < valid;
+                const bool inside = row >= 0 && k0 + i < job.k;
                 const uint16_t bits =
                     inside ? load_bf16<dtype>(m.data, row * m.row_stride + (k0 + i) * m.col_stride) : uint16_t{0};
                 store_weight(job.panel, at + i, bits, g.w_bytes);
             }
         }
-    }
 }
 
-// The common case: BF16 with k contiguous. A kr-group of a column moves as one word.
-template <typename Word>
-void pack_panel_words(const PanelJob& job) {
-    const Geometry& g = *job.geometry;
-    const moelab_matrix& m = *job.matrix;
-    const auto* source = static_cast<const uint16_t*>(m.data);
-    Word* out = static_cast<Word*>(job.panel);
-    const int64_t whole = job.k / g.kr;
-    // Column blocks keep the source rows' cache lines few enough to stay in L1 while k advances.
-    constexpr int64_t k_block = 64;
-    for (int64_t b0 = 0; b0 < whole; b0 += k_block) {
-        const int64_t b1 = b0 + k_block < whole ? b0 + k_block : whole;
-        for (int c = 0; c < g.nr; ++c) {
-            const int64_t row = job.source_row[c];
-            if (row < 0) {
-                for (int64_t b = b0; b < b1; ++b) out[b * g.nr + c] = 0;
-                continue;
-            }
-            const uint16_t* in = source + row * m.row_stride;
-            for (int64_t b = b0; b < b1; ++b) std::memcpy(&out[b * g.nr + c], in + b * g.kr, sizeof(Word));
+using Vec = uint32_t __attribute__((vector_size(16)));  // SSE2 and NEON: both baseline
+
+Vec load4(const uint16_t* from) {
+    Vec v;
+    std::memcpy(&v, from, sizeof v);
+    return v;
+}
+
+// BF16 rows with k contiguous and kr = 2: a transposition of words, four columns by four words at a time.
+void pack_rows_kr2(const PanelJob& job) {
+    const int nr = job.geometry->nr;
+    const auto* source = static_cast<const uint16_t*>(job.matrix->data);
+    auto* out = static_cast<uint32_t*>(job.panel);
+    for (int c = 0; c < nr; c += 4) {
+        const uint16_t* in[4];
+        for (int i = 0; i < 4; ++i) in[i] = source + job.source_row[c + i] * job.matrix->row_stride;
+        for (int64_t k = job.k0; k < job.k1; k += 8) {
+            const Vec a = load4(in[0] + k), b = load4(in[1] + k), d = load4(in[2] + k), e = load4(in[3] + k);
+            const Vec ab0 = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab1 = __builtin_shufflevector(a, b, 2, 6, 3, 7);
+            const Vec de0 = __builtin_shufflevector(d, e, 0, 4, 1, 5), de1 = __builtin_shufflevector(d, e, 2, 6, 3, 7);
+            const Vec rows[4] = {
+                __builtin_shufflevector(ab0, de0, 0, 1, 4, 5), __builtin_shufflevector(ab0, de0, 2, 3, 6, 7),
+                __builtin_shufflevector(ab1, de1, 0, 1, 4, 5), __builtin_shufflevector(ab1, de1, 2, 3, 6, 7)};
+            for (int i = 0; i < 4; ++i) std::memcpy(out + (k / 2 + i) * nr + c, &rows[i], sizeof(Vec));
         }
     }
-    const int64_t done = whole * g.kr;
-    if (done < job.k_padded) {
-        moelab_matrix rest = m;
-        rest.data = source + done;
-        PanelJob tail = job;
-        tail.matrix = &rest;
-        tail.k = job.k - done;
-        tail.k_padded = job.k_padded - done;
-        tail.panel = static_cast<uint16_t*>(job.panel) + done * g.nr;
-        pack_panel<MOELAB_BF16>(tail);
+}
+
+// Likewise with kr = 4: two columns by two 64-bit words.
+void pack_rows_kr4(const PanelJob& job) {
+    const int nr = job.geometry->nr;
+    const auto* source = static_cast<const uint16_t*>(job.matrix->data);
+    auto* out = static_cast<uint64_t*>(job.panel);
+    for (int c = 0; c < nr; c += 2) {
+        const uint16_t* in0 = source + job.source_row[c] * job.matrix->row_stride;
+        const uint16_t* in1 = source + job.source_row[c + 1] * job.matrix->row_stride;
+        for (int64_t k = job.k0; k < job.k1; k += 8) {
+            const Vec a = load4(in0 + k), b = load4(in1 + k);
+            const Vec low = __builtin_shufflevector(a, b, 0, 1, 4, 5), high = __builtin_shufflevector(a, b, 2, 3, 6, 7);
+            std::memcpy(out + k / 4 * nr + c, &low, sizeof low);
+            std::memcpy(out + (k / 4 + 1) * nr + c, &high, sizeof high);
+        }
     }
 }
 
-void pack_panel_any(const PanelJob& job) {
-    const bool bf16_rows = job.matrix->dtype == MOELAB_BF16 && job.matrix->col_stride == 1;
-    if (bf16_rows && job.geometry->w_bytes == 2 && job.geometry->kr == 2) return pack_panel_words<uint32_t>(job);
-    if (bf16_rows && job.geometry->w_bytes == 2 && job.geometry->kr == 4) return pack_panel_words<uint64_t>(job);
-    switch (job.matrix->dtype) {
-        case MOELAB_BF16: return pack_panel<MOELAB_BF16>(job);
-        case MOELAB_FP16: return pack_panel<MOELAB_FP16>(job);
-        default: return pack_panel<MOELAB_FP32>(job);
+// BF16 with the columns contiguous (a transposed matrix, as gpt-oss stores its weights): `columns` columns from
+// source row `row` on, `step` apart, zipped over kr rows of k.
+template <int kr, int step>
+void zip_run(const PanelJob& job, int64_t k, int64_t row, int columns, uint16_t* out) {
+    const auto* source = static_cast<const uint16_t*>(job.matrix->data) + row;
+    const uint16_t* in[kr];
+    for (int i = 0; i < kr; ++i) in[i] = source + (k + i) * job.matrix->col_stride;
+    for (int c = 0; c < columns; ++c)
+        for (int i = 0; i < kr; ++i) out[c * kr + i] = in[i][c * step];
+}
+
+template <int kr>
+void pack_columns(const PanelJob& job) {
+    const Geometry& g = *job.geometry;
+    for (int64_t k = job.k0; k < job.k1; k += kr) {
+        auto* out = static_cast<uint16_t*>(job.panel) + k * g.nr;
+        for (int c = 0; c < g.nr; c += g.gate_group) {
+            const int64_t row = job.source_row[c];
+            if (g.gate_group > 1 && job.source_row[c + 1] == row + 2) {
+                zip_run<kr, 2>(job, k, row, g.gate_group, out + c * kr);
+            } else {
+                zip_run<kr, 1>(job, k, row, g.gate_group, out + c * kr);
+            }
+        }
+    }
+}
+
+using Packer = void (*)(const PanelJob&);
+
+// The fast packer for this matrix and geometry, or null. It takes whole panels and blocks of k inside the matrix.
+Packer fast_packer(const moelab_matrix& m, const Geometry& g) {
+    if (m.dtype != MOELAB_BF16 || g.w_bytes != 2 || g.nr % 4 != 0) return nullptr;
+    if (m.col_stride == 1) return g.kr == 2 ? pack_rows_kr2 : g.kr == 4 ? pack_rows_kr4 : nullptr;
+    if (m.row_stride == 1)
+        return g.kr == 1 ? pack_columns<1> : g.kr == 2 ? pack_columns<2> : g.kr == 4 ? pack_columns<4> : nullptr;
+    return nullptr;
+}
+
+Packer any_packer(const moelab_matrix& m) {
+    switch (m.dtype) {
+        case MOELAB_BF16: return pack_any<MOELAB_BF16>;
+        case MOELAB_FP16: return pack_any<MOELAB_FP16>;
+        default: return pack_any<MOELAB_FP32>;
     }
 }
 
@@ -140,7 +184,52 @@ moelab_status check_expert(const Layout& layout, int64_t expert) {
     return MOELAB_OK;
 }
 
+// Panels next to each other, packed together in blocks of k: where the matrix is transposed, one panel alone would
+// touch a new page for every k.
+constexpr int group_panels = 8;
+constexpr int64_t block_k = 128;
 constexpr int max_nr = 256;
+
+struct Source {
+    const moelab_matrix* matrix;
+    int64_t k, k_padded, panels, panel_bytes;
+    char* first_panel;
+    bool is_w13, interleaved;
+};
+
+// Packs panels [begin, end), at most group_panels of them, and returns their part of the expert's checksum.
+uint64_t pack_group(const Layout& layout, const Source& source, int64_t begin, int64_t end, int64_t first_index) {
+    const Geometry& g = layout.isa->geometry;
+    int64_t rows[group_panels][max_nr];
+    const Packer any = any_packer(*source.matrix), fast = fast_packer(*source.matrix, g);
+    bool whole[group_panels];
+    for (int64_t p = begin; p < end; ++p) {
+        whole[p - begin] = fast != nullptr;
+        for (int c = 0; c < g.nr; ++c) {
+            const int64_t row = source.is_w13 ? w13_row(layout, p, c, source.interleaved) : w2_row(layout, p, c);
+            rows[p - begin][c] = row;
+            whole[p - begin] &= row >= 0;
+        }
+    }
+    for (int64_t k0 = 0; k0 < source.k_padded; k0 += block_k) {
+        const int64_t end_k = k0 + block_k < source.k_padded ? k0 + block_k : source.k_padded;
+        for (int64_t p = begin; p < end; ++p) {
+            PanelJob job{source.matrix, rows[p - begin], source.k, k0, end_k, &g,
+                         source.first_panel + p * source.panel_bytes};
+            if (whole[p - begin]) {  // the fast packer up to the last whole eight k, the other from there
+                job.k1 = (source.k < end_k ? source.k : end_k) / 8 * 8;
+                if (job.k1 > job.k0) fast(job);
+                job.k0 = job.k1 > k0 ? job.k1 : k0;
+                job.k1 = end_k;
+            }
+            if (job.k0 < job.k1) any(job);
+        }
+    }
+    uint64_t sum = 0;
+    for (int64_t p = begin; p < end; ++p)
+        sum += piece_checksum(source.first_panel + p * source.panel_bytes, source.panel_bytes, first_index + p);
+    return sum;
+}
 
 }  // namespace
 }  // namespace moelab
@@ -164,29 +253,6 @@ extern "C" moelab_status moelab_pack_expert(void* packed, uint64_t bytes, int64_
 
     char* block = const_cast<char*>(expert_block(layout, packed, expert));
     const Geometry& g = layout.isa->geometry;
-    const int64_t panels = layout.panels1 + layout.panels2;
-#pragma omp parallel for schedule(static) num_threads(clamp_threads(num_threads))
-    for (int64_t p = 0; p < panels; ++p) {
-        int64_t rows[max_nr];
-        PanelJob job{};
-        job.source_row = rows;
-        job.geometry = &g;
-        if (p < layout.panels1) {
-            for (int c = 0; c < g.nr; ++c) rows[c] = w13_row(layout, p, c, interleaved != 0);
-            job.matrix = w13;
-            job.k = layout.layer.hidden;
-            job.k_padded = layout.hidden_k;
-            job.panel = block + p * layout.panel1_bytes;
-        } else {
-            const int64_t q = p - layout.panels1;
-            for (int c = 0; c < g.nr; ++c) rows[c] = w2_row(layout, q, c);
-            job.matrix = w2;
-            job.k = layout.layer.intermediate;
-            job.k_padded = layout.inter_k;
-            job.panel = block + layout.w2_offset + q * layout.panel2_bytes;
-        }
-        pack_panel_any(job);
-    }
     // Alignment gaps and padding are zero, so that equal weights give equal bytes.
     const int64_t end1 = layout.panels1 * layout.panel1_bytes;
     const int64_t end2 = layout.w2_offset + layout.panels2 * layout.panel2_bytes;
@@ -202,8 +268,28 @@ extern "C" moelab_status moelab_pack_expert(void* packed, uint64_t bytes, int64_
             }
         for (int64_t row = 0; row < layout.layer.hidden; ++row) out2[row] = load_bias(*b2, row);
     }
+    const Source first{w13,   layout.layer.hidden, layout.hidden_k, layout.panels1, layout.panel1_bytes,
+                       block, true,                interleaved != 0};
+    const Source second{w2,
+                        layout.layer.intermediate,
+                        layout.inter_k,
+                        layout.panels2,
+                        layout.panel2_bytes,
+                        block + layout.w2_offset,
+                        false,
+                        false};
+    const int64_t groups1 = (layout.panels1 + group_panels - 1) / group_panels;
+    const int64_t groups2 = (layout.panels2 + group_panels - 1) / group_panels;
+    uint64_t sum = gaps_checksum(layout, block);
+#pragma omp parallel for schedule(static) num_threads(clamp_threads(num_threads)) reduction(+ : sum)
+    for (int64_t group = 0; group < groups1 + groups2; ++group) {
+        const Source& source = group < groups1 ? first : second;
+        const int64_t begin = (group < groups1 ? group : group - groups1) * group_panels;
+        const int64_t end = begin + group_panels < source.panels ? begin + group_panels : source.panels;
+        sum += pack_group(layout, source, begin, end, group < groups1 ? 0 : layout.panels1);
+    }
     ExpertEntry* entry = expert_entry(packed, expert);
-    entry->checksum = checksum(block, layout.expert_bytes);
+    entry->checksum = sum;
     entry->interleaved = interleaved != 0;
     entry->present = 1;
     return MOELAB_OK;

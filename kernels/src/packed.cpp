@@ -90,6 +90,28 @@ uint64_t checksum(const void* data, int64_t bytes) {
     return sum;
 }
 
+uint64_t piece_checksum(const void* data, int64_t bytes, int64_t index) {
+    const uint64_t words[2] = {checksum(data, bytes), static_cast<uint64_t>(index)};
+    return checksum(words, sizeof words);
+}
+
+uint64_t gaps_checksum(const Layout& layout, const char* block) {
+    const int64_t end1 = layout.panels1 * layout.panel1_bytes;
+    const int64_t end2 = layout.w2_offset + layout.panels2 * layout.panel2_bytes;
+    return piece_checksum(block + end1, layout.w2_offset - end1, -1) +
+           piece_checksum(block + end2, layout.expert_bytes - end2, -2);
+}
+
+uint64_t expert_checksum(const Layout& layout, const char* block) {
+    uint64_t sum = gaps_checksum(layout, block);
+    for (int64_t p = 0; p < layout.panels1; ++p)
+        sum += piece_checksum(block + p * layout.panel1_bytes, layout.panel1_bytes, p);
+    for (int64_t p = 0; p < layout.panels2; ++p)
+        sum += piece_checksum(block + layout.w2_offset + p * layout.panel2_bytes, layout.panel2_bytes,
+                              layout.panels1 + p);
+    return sum;
+}
+
 moelab_status make_layout(const moelab_layer& layer, Layout* layout) {
     const Isa* isa = isa_at(layer.isa);
     if (!isa) return fail(MOELAB_INVALID, "isa: index %d; this build has 0 to %d", layer.isa, isa_count() - 1);
@@ -162,7 +184,7 @@ moelab_status open_packed(const void* packed, uint64_t bytes, bool verify, Layou
     for (int64_t e = 0; e < experts; ++e) {
         ExpertEntry entry;
         std::memcpy(&entry, entries + e * static_cast<int64_t>(sizeof entry), sizeof entry);
-        if (checksum(expert_block(*layout, packed, e), layout->expert_bytes) != entry.checksum && e < damaged)
+        if (expert_checksum(*layout, expert_block(*layout, packed, e)) != entry.checksum && e < damaged)
             damaged = e;
     }
     if (damaged < experts)

@@ -61,6 +61,12 @@ inline int64_t round_up(int64_t value, int64_t multiple) {
 // Finds any changed, lost or moved 8-byte word; not a defence against an adversary. bytes % 8 == 0.
 uint64_t checksum(const void* data, int64_t bytes);
 
+// An expert's checksum is the sum over its panels, numbered through both matrices, and over what lies behind
+// them; a sum, so that threads can add up their parts in any order. A panel in the wrong place changes it.
+uint64_t piece_checksum(const void* data, int64_t bytes, int64_t index);
+uint64_t gaps_checksum(const Layout& layout, const char* block);
+uint64_t expert_checksum(const Layout& layout, const char* block);
+
 // Used while packing, when the header is not finished yet.
 moelab_status open_unfinished(void* packed, uint64_t bytes, Layout* layout);
 
