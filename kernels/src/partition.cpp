@@ -38,15 +38,10 @@ int64_t Partition::cell_at(int64_t at, int64_t start, const Shape& shape) const 
 }
 
 double Partition::cost(int thread, int threads) const {
-    int64_t start = 0, sum = 0;
-    for (int64_t e = 0; e < experts_; ++e) {
-        if (rows_[e] == 0) continue;
-        const Shape shape = shape_of(rows_[e]);
-        const int64_t first = cell_at(boundary(thread, threads), start, shape);
-        const int64_t last = cell_at(boundary(thread + 1, threads), start, shape);
+    int64_t sum = 0;
+    pieces(thread, threads, [&](int64_t, const Shape& shape, int64_t first, int64_t last) {
         sum += (last - first) * shape.cell_cost;
-        start += shape.tiles * panels_ * shape.cell_cost;
-    }
+    });
     return static_cast<double>(sum);
 }
 

@@ -23,32 +23,42 @@ public:
     // Calls visit(Span) for at most three rectangles per expert, in memory order.
     template <typename Visit>
     void spans(int thread, int threads, Visit visit) const {
-        int64_t start = 0;
-        for (int64_t e = 0; e < experts_; ++e) {
-            if (rows_[e] == 0) continue;
-            const Shape shape = shape_of(rows_[e]);
-            const int64_t first = cell_at(boundary(thread, threads), start, shape);
-            const int64_t last = cell_at(boundary(thread + 1, threads), start, shape);
-            start += shape.tiles * panels_ * shape.cell_cost;
-            if (first >= last) continue;
+        pieces(thread, threads, [&](int64_t e, const Shape& shape, int64_t first, int64_t last) {
             const int64_t tiles = shape.tiles, p0 = first / tiles, t0 = first % tiles;
             const int64_t p1 = last / tiles, t1 = last % tiles;
             const auto row = [&](int64_t t) { return t * tile_ < rows_[e] ? t * tile_ : rows_[e]; };
             if (p0 == p1) {
                 visit(Span{e, p0, p0 + 1, row(t0), row(t1)});
-                continue;
+                return;
             }
             if (t0) visit(Span{e, p0, p0 + 1, row(t0), rows_[e]});
             const int64_t whole = p0 + (t0 != 0);
             if (whole < p1) visit(Span{e, whole, p1, 0, rows_[e]});
             if (t1) visit(Span{e, p1, p1 + 1, 0, row(t1)});
-        }
+        });
     }
 
 private:
     struct Shape {
         int64_t tiles, cell_cost;
     };
+
+    // Calls visit(expert, shape, first, last) for every expert of which the thread has cells [first, last).
+    template <typename Visit>
+    void pieces(int thread, int threads, Visit visit) const {
+        const int64_t begin = boundary(thread, threads), end = boundary(thread + 1, threads);
+        int64_t start = 0;
+        for (int64_t e = 0; e < experts_ && start < end; ++e) {
+            if (rows_[e] == 0) continue;
+            const Shape shape = shape_of(rows_[e]);
+            const int64_t next = start + shape.tiles * panels_ * shape.cell_cost;
+            if (next > begin) {
+                const int64_t first = cell_at(begin, start, shape), last = cell_at(end, start, shape);
+                if (first < last) visit(e, shape, first, last);
+            }
+            start = next;
+        }
+    }
 
     Shape shape_of(int64_t rows) const;
     int64_t boundary(int thread, int threads) const;
