@@ -1,0 +1,187 @@
+// BFMMLA kernels for cores with FEAT_BF16 (Neoverse N2, V1, V2, V3, Cortex-X2/A710 and later, Apple M2 and later).
+//
+//   tile                       rows of the block   accumulators   instructions per BFMMLA in the loop
+//   12 x 8                     11-12               24             1.23
+//   10 x 8                     9-10                20             1.28
+//   8 x 12 (3 panels in two)   7-8                 24             1.23
+//   6 x 16                     5-6                 24             1.27
+//   4 x 24                     3-4                 24             1.31
+//   2 x 24                     1-2                 12             1.63
+//
+// An expert's rows are cut into blocks of 12, the last one has what is left. One weight packing serves all tiles:
+// panels of eight columns, 64 bytes per four steps of k. Panels left over by a wide tile run on an 8-wide one of
+// the same rows. A block of A is [k / 4][pair of rows][2][4]: the loop reads it front to back.
+#include <cstdlib>
+#include <cstring>
+
+#include "cpu.h"
+#include "isa/arm_blocking.h"
+#include "isa/arm_rows.h"
+#include "isa/bfmmla_outputs.h"
+#include "isa/bfmmla_pack.h"
+#include "isa/bfmmla_tiles.h"
+#include "isa/isa.h"
+
+namespace moelab {
+namespace {
+
+constexpr int kRows = 12;
+constexpr int kMaxPanels = 30;  // of a group: bounds the partial sums of one block of rows, 12 KiB
+
+// MOELAB_NEON_TILE: the order of the main tile's loop, to be timed on cores that fall short of their peak.
+Order order_of_main_tile() {
+    static const Order order = [] {
+        const char* name = std::getenv("MOELAB_NEON_TILE");
+        if (name && std::strcmp(name, "12x8-rows") == 0) return Order::kRows;
+        if (name && std::strcmp(name, "12x8-swapped") == 0) return Order::kSwapped;
+        return Order::kColumns;
+    }();
+    return order;
+}
+
+struct Operands {
+    const char* a;
+    const char* b;
+    int64_t k, row0, row1, panel0, panel1;
+    const CoreTuning* core;
+};
+
+// The panels [panel0, panel1) of one block of rows.
+template <int Pairs, Order O, class Output>
+class RowBlock {
+public:
+    RowBlock(const Operands& g, int64_t row, const Output& out, float* partial)
+        : a_(g.a + row * g.k * 2), b_(g.b), k_(g.k), panel_bytes_(g.k * 2 * kPanel), out_(out), partial_(partial) {}
+
+    void run(int64_t panel0, int64_t panel1, int64_t k_block) {
+        for (k0_ = 0; k0_ < k_; k0_ += k_block) {
+            depth_ = min_of(k_block, k_ - k0_);
+            part_ = partial_;
+            int64_t panel = panel0;
+            if constexpr (Pairs == 4) {
+                for (; panel + 3 <= panel1; panel += 3) {
+                    const char* middle = at(panel + 1);
+                    tile<6>(at(panel), middle - at(panel), [=](const float32x4_t* c) {
+                        out_.template panel<4>(c, panel);
+                        out_.template half<4>(c + 16, panel + 1, 0);
+                    });
+                    tile<6>(at(panel + 2), middle + 32 - at(panel + 2), [=](const float32x4_t* c) {
+                        out_.template panel<4>(c, panel + 2);
+                        out_.template half<4>(c + 16, panel + 1, 1);
+                    });
+                }
+            } else if constexpr (Pairs < 4) {
+                constexpr int kWide = Pairs == 3 ? 2 : 3;
+                for (; panel + kWide <= panel1; panel += kWide) {
+                    tile<4 * kWide>(at(panel), panel_bytes_, [=](const float32x4_t* c) {
+                        for (int i = 0; i < kWide; i++) out_.template panel<Pairs>(c + 4 * i * Pairs, panel + i);
+                    });
+                }
+            }
+            for (; panel < panel1; panel++) {
+                tile<4>(at(panel), 0, [=](const float32x4_t* c) {
+                    out_.template panel<Pairs, O == Order::kSwapped>(c, panel);
+                });
+            }
+        }
+    }
+
+private:
+    const char* at(int64_t panel) const { return b_ + panel * panel_bytes_ + k0_ * 2 * kPanel; }
+
+    // `finish` gets the accumulators after the last block of k; before, they are kept as they are.
+    template <int Columns, class Finish>
+    inline __attribute__((always_inline)) void tile(const char* b, int64_t b_next, const Finish& finish) {
+        float32x4_t c[Pairs * Columns];
+        const TileArgs args{a_ + k0_ * 4 * Pairs, b, b_next, depth_ * 4 * Pairs, k0_ ? part_ : nullptr};
+        run_tile<Pairs, Columns, O>(args, c);
+        if (k0_ + depth_ == k_) {
+            finish(c);
+        } else {
+#pragma GCC unroll 24
+            for (int i = 0; i < Pairs * Columns; i++) vst1q_f32(part_ + 4 * i, c[i]);
+        }
+        part_ += 4 * Pairs * Columns;
+    }
+
+    const char* a_;
+    const char* b_;
+    int64_t k_, panel_bytes_;
+    const Output& out_;
+    float* partial_;
+    float* part_ = nullptr;
+    int64_t k0_ = 0, depth_ = 0;
+};
+
+template <Order Main, class Output>
+void run(const Operands& g, Output& out) {
+    alignas(64) float partial[kMaxPanels * kRows * kPanel];
+    const Blocking block = blocking(*g.core, (g.row1 - g.row0 + kRows - 1) / kRows, g.panel1 - g.panel0, kMaxPanels, g.k,
+                                    2 * kPanel, 2 * kRows, kTileK);
+    for (int64_t panel0 = g.panel0; panel0 < g.panel1; panel0 += block.panels) {
+        const int64_t panel1 = min_of(panel0 + block.panels, g.panel1);
+        for (int64_t row = g.row0; row < g.row1; row += kRows) {
+            const int64_t k_block = row == g.row0 ? g.k : block.k;
+            out.set_block(row);
+            switch (min_of(kRows / 2, (g.row1 - row + 1) / 2)) {
+                case 6: RowBlock<6, Main, Output>(g, row, out, partial).run(panel0, panel1, k_block); break;
+                case 5: RowBlock<5, Order::kColumns, Output>(g, row, out, partial).run(panel0, panel1, k_block); break;
+                case 4: RowBlock<4, Order::kColumns, Output>(g, row, out, partial).run(panel0, panel1, k_block); break;
+                case 3: RowBlock<3, Order::kColumns, Output>(g, row, out, partial).run(panel0, panel1, k_block); break;
+                case 2: RowBlock<2, Order::kColumns, Output>(g, row, out, partial).run(panel0, panel1, k_block); break;
+                default: RowBlock<1, Order::kColumns, Output>(g, row, out, partial).run(panel0, panel1, k_block);
+            }
+        }
+    }
+}
+
+template <class Output>
+void run_in_order(const Operands& g, Output&& out) {
+    switch (order_of_main_tile()) {
+        case Order::kRows: return run<Order::kRows>(g, out);
+        case Order::kSwapped: return run<Order::kSwapped>(g, out);
+        default: return run<Order::kColumns>(g, out);
+    }
+}
+
+void gemm1(const Gemm1& g) {
+    const Operands operands{static_cast<const char*>(g.a), static_cast<const char*>(g.b), g.k, g.row0, g.row1, g.panel0,
+                            g.panel1, g.core};
+    with_gate<VecNeon>(g.act, [&](auto gate) { run_in_order(operands, HiddenOutput<decltype(gate)>(g, gate)); });
+}
+
+void gemm2(const Gemm2& g) {
+    const Operands operands{static_cast<const char*>(g.a), static_cast<const char*>(g.b), g.k, g.row0, g.row1, g.panel0,
+                            g.panel1, g.core};
+    run_in_order(operands, RowsOutput(g));
+}
+
+void pack_rows(const PackRows& p) {
+    pack_pairs(p, kRows);
+}
+
+double peak_bfmmla(int64_t iterations) {
+    int64_t left = iterations;
+    if (left <= 0) return 0;
+#define MOELAB_PEAK_OP(i) "bfmmla v" #i ".4s, v0.8h, v1.8h\n\t"
+    MOELAB_PEAK_LOOP;
+#undef MOELAB_PEAK_OP
+    return static_cast<double>(iterations) * 96 * 32;
+}
+
+}  // namespace
+
+extern const Isa kNeonBf16 = {"neon_bf16",
+                              CPU_NEON | CPU_ARM_BF16,
+                              {kPanel, 4, 2, kTileK, kRows, 2, 2, 2},
+                              gemm1,
+                              gemm2,
+                              pack_rows,
+                              combine,
+                              activate_all<VecNeon>,
+                              peak_bfmmla,
+                              peak_fma,
+                              read_all<1>,
+                              read_all<4>};
+
+}  // namespace moelab
