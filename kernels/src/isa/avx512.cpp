@@ -1,0 +1,81 @@
+// AVX-512 without BF16: fp32 FMA, ascending k. Weights stay BF16 in memory and are widened in the loop, four
+// integer operations for up to 48 FMA; A is widened once when packed.
+#include "cpu.h"
+#include "isa/avx512_fp32_rows.h"
+#include "isa/avx512_probes.h"
+#include "isa/tile_driver.h"
+
+namespace moelab {
+namespace {
+
+MOELAB_INLINE __m512 even_k(__m512i pairs) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16));
+}
+MOELAB_INLINE __m512 odd_k(__m512i pairs) {
+    return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(static_cast<int32_t>(0xffff0000u))));
+}
+
+// R x 32 outputs in 2R registers.
+template <int R>
+void dot_rows(const Dot& d) {
+    constexpr int unroll = 2, groups = (R + 3) / 4;
+    __m512 acc[R][2];
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm512_setzero_ps();
+    const char* b = d.b;
+    const char* a[groups];
+    for (int i = 0; i < groups; ++i) a[i] = d.a + i * d.a_group;
+    for (int64_t step = d.k / (2 * unroll); step > 0; --step) {
+#pragma GCC unroll 2
+        for (int u = 0; u < unroll; ++u) {
+            const __m512i gate = _mm512_load_si512(b + u * 128);
+            const __m512i up = _mm512_load_si512(b + u * 128 + 64);
+#pragma GCC unroll 2
+            for (int i = 0; i < 2; ++i) {
+                const __m512 g = i ? odd_k(gate) : even_k(gate), h = i ? odd_k(up) : even_k(up);
+#pragma GCC unroll 12
+                for (int r = 0; r < R; ++r) {
+                    float value;
+                    __builtin_memcpy(&value, a[r / 4] + u * 32 + r % 4 * 8 + i * 4, sizeof value);
+                    const __m512 x = _mm512_set1_ps(value);
+                    acc[r][0] = _mm512_fmadd_ps(x, g, acc[r][0]);
+                    acc[r][1] = _mm512_fmadd_ps(x, h, acc[r][1]);
+                }
+            }
+        }
+        b += unroll * 128;
+        for (auto& p : a) p += unroll * 32;
+    }
+#pragma GCC unroll 12
+    for (int r = 0; r < R; ++r) {
+        _mm512_store_ps(d.out + r * 32, acc[r][0]);
+        _mm512_store_ps(d.out + r * 32 + 16, acc[r][1]);
+    }
+}
+
+struct Kernel : Fp32Rows512 {
+    static constexpr Geometry geometry = {/*nr*/ 32, /*kr*/ 2,      /*ra*/ 4,      /*k_align*/ 16,
+                                          /*mr*/ 12, /*a_bytes*/ 4, /*w_bytes*/ 2, /*gate_group*/ 16};
+
+    static void dot(int rows, const Dot& d) {
+        static constexpr void (*kByRows[])(const Dot&) = {
+            dot_rows<1>, dot_rows<2>, dot_rows<3>, dot_rows<4>,  dot_rows<5>,  dot_rows<6>,
+            dot_rows<7>, dot_rows<8>, dot_rows<9>, dot_rows<10>, dot_rows<11>, dot_rows<12>};
+        kByRows[rows - 1](d);
+    }
+};
+
+}  // namespace
+
+// The multiply instruction is fp32, so both peaks are that of the fp32 FMA.
+extern const Isa kAvx512;
+const Isa kAvx512 = {
+    "avx512",           CPU_AVX2 | CPU_AVX512,
+    Kernel::geometry,   gemm1<Kernel>,
+    gemm2<Kernel>,      pack_rows<Kernel>,
+    combine<VecAvx512>, activate_all<VecAvx512>,
+    avx512_peak_fp32,   avx512_peak_fp32,
+    avx512_read_linear, avx512_read_streams4,
+};
+
+}  // namespace moelab
