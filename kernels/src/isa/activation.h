@@ -116,16 +116,14 @@ struct Gate {
         constexpr float kClamp = Kind == MOELAB_GELU ? 22.8f : 261.0f;  // n >= -378: a third of it is a normal power
         const F a = V::abs(y);
         const Split e = split(V::min(V::set(kClamp), a));
-        F m = V::mul(x, e.poly);
-        if constexpr (Kind == MOELAB_GELU) m = V::mul(m, mills(a));
         const F third_z = V::fma(e.n, V::set(1.0f / 3.0f), V::set(kRound));
         const F third = V::sub(third_z, V::set(kRound));
         const F rest_z = V::add(V::fnma(third, V::set(2.0f), e.n), V::set(kRound));
         const F one = V::set(1.0f);
         const F power = V::select(V::less(V::set(kUnder), a), V::set(0.0f), V::shift_add(one, third_z));
-        m = V::mul(m, power);
-        m = V::mul(m, w);
-        m = V::mul(m, power);
+        F m = V::mul(V::mul(x, power), e.poly);
+        if constexpr (Kind == MOELAB_GELU) m = V::mul(m, mills(a));
+        m = V::mul(V::mul(m, w), power);
         return V::mul(m, V::shift_add(one, rest_z));
     }
 
