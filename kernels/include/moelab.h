@@ -92,7 +92,8 @@ MOELAB_API moelab_status moelab_pack_finish(void* packed, uint64_t bytes);  // I
 // Reads the header only (cheap), or with verify != 0 every byte against its checksum.
 MOELAB_API moelab_status moelab_packed_layer(const void* packed, uint64_t bytes, int32_t verify, moelab_layer* layer);
 
-// The exact inverse of packing, as BF16 bits: w13 [2I, H] split, w2 [H, I], b13 [2I] and b2 [H] as fp32 (may be NULL).
+// The exact inverse of packing, as BF16 bits: w13 [2I, H] with its rows in the order they were packed from,
+// w2 [H, I], b13 [2I] (in w13's order) and b2 [H] as fp32 (both may be NULL).
 MOELAB_API moelab_status moelab_unpack_expert(const void* packed, uint64_t bytes, int64_t expert, uint16_t* w13,
                                               uint16_t* w2, float* b13, float* b2);
 
