@@ -92,7 +92,7 @@ class WorkloadRun:
             label: BackendRun(label_of(c.facts.name), label, c.role, rounding=c.facts.backend.rounding.as_dict())
             for label, c in self.contenders.items()
         }
-        return CaseRun(case, self.setting, self.plan.baseline, backends, self.separate_copy)
+        return CaseRun(case, self.setting, label_of(self.plan.baseline), backends, self.separate_copy)
 
     # ---- the run ----------------------------------------------------------------------------------------------
 

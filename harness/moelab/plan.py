@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from moelab import routing
 from moelab.backend_loading import label_of, load
@@ -55,6 +55,9 @@ class Plan:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
 
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
     def cases(self, workload: str) -> list[Case]:
         layer = layer_by_name(workload)
         return [Case(layer, tokens, kind, self.threads, self.seed) for kind in self.routings for tokens in self.tokens]
@@ -76,14 +79,12 @@ class Plan:
         return self.baseline if self.baseline in self.backends else self.backends[0]
 
 
-def quick(plan_arguments: dict[str, object]) -> dict[str, object]:
-    """The same run within three minutes on two cores: fewer processes and rounds, so more cells stay undecided."""
-    return {
-        "processes": 2,
-        "budget": 140.0,
-        "fewest_rounds": 2,
-        "probe_seconds": 0.01,
-        "warm_up_seconds": 0.1,
-        "rows": 2,
-        **plan_arguments,
-    }
+# The same run within three minutes on two cores: fewer processes and rounds, so more cells stay undecided.
+QUICK: dict[str, Any] = {
+    "processes": 2,
+    "budget": 140.0,
+    "fewest_rounds": 2,
+    "probe_seconds": 0.01,
+    "warm_up_seconds": 0.1,
+    "rows": 2,
+}

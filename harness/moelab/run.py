@@ -16,11 +16,9 @@ from moelab.measurement import CaseRun, Missing
 from moelab.plan import Plan
 from moelab.progress import Progress
 from moelab.weights import materialise, open_weights
-from moelab.workloads import Layer, layer_by_name
+from moelab.workloads import Layer, bytes_needed, layer_by_name
 
 SLACK_BYTES = 1 << 30  # activations, scratch, libraries and the eviction buffer
-# These compute on the weights as they are; every other backend keeps a packed copy.
-UNPACKED = ("torch_loop", "torch_grouped_mm")
 
 
 class EmulatedError(RuntimeError):
@@ -32,7 +30,9 @@ class Run:
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         if machine.emulated():
-            raise EmulatedError("instructions are emulated on this machine; a time would mean nothing, so none is taken")
+            raise EmulatedError(
+                "instructions are emulated on this machine; a time would mean nothing, so none is taken"
+            )
         self.plan, self.progress = plan, progress
         self.cpus = bound_cpus(plan.threads)
         self._left = list(plan.workloads)
@@ -68,13 +68,11 @@ class Run:
 
     def _copies_that_fit(self, layer: Layer) -> tuple[bool | None, int]:
         """Whether the A/A control can have a packed copy of its own; None where not even one copy fits."""
-        packed = sum(name not in UNPACKED for name in self.plan.backends)
-        needed = (1 + packed) * layer.weight_bytes + SLACK_BYTES
-        extra = 0 if self.plan.control in UNPACKED else layer.weight_bytes
+        needed = bytes_needed(layer, len(self.plan.backends)) + SLACK_BYTES
         free = available()
         if needed > free:
             return None, needed
-        return needed + extra <= free, needed
+        return needed + layer.weight_bytes <= free, needed
 
 
 def available() -> int:

@@ -83,48 +83,45 @@ def _resampled_medians(groups: list[Floats], rng: np.random.Generator) -> Floats
     return np.asarray(np.median(drawn.reshape(RESAMPLES, -1), axis=1))
 
 
-def _variance_components(groups: list[Floats], rng: np.random.Generator) -> tuple[float, float]:
-    """Variance of the overall median and Satterthwaite's degrees of freedom for it.
+def _between_processes(groups: list[Floats], rng: np.random.Generator) -> tuple[float, float]:
+    """Variance of processes' true medians, and Satterthwaite's degrees of freedom of the overall median.
 
     Two sources: a process as a whole is fast or slow (placement in memory, say), and rounds within a process vary.
     """
     processes = len(groups)
     within = 0.0
     for group in groups:
-        picks = rng.integers(0, len(group), (400, len(group)))
+        picks = rng.integers(0, len(group), (200, len(group)))
         within += float(np.median(group[picks], axis=1).var(ddof=1)) / processes
     within_freedom = max(1, sum(len(group) - 1 for group in groups))
     if processes == 1:
-        return within, within_freedom
+        return 0.0, within_freedom
     between = max(0.0, float(np.var([np.median(group) for group in groups], ddof=1)) - within)
-    total = (between + within) / processes
+    total = between + within
     if total == 0.0:
         return 0.0, within_freedom
-    spread = (between / processes) ** 2 / (processes - 1) + (within / processes) ** 2 / within_freedom
-    return total, max(1.0, total**2 / spread)
+    return between, max(1.0, total**2 / (between**2 / (processes - 1) + within**2 / within_freedom))
 
 
 def _location(values: Floats, process: npt.NDArray[np.int64], level: float, seed: int) -> _Location:
     """Median and its interval: the percentile bootstrap, stretched about the median.
 
-    With two to five processes the bootstrap alone is too narrow: it draws the few processes that there are. The
-    stretch is the t quantile over the normal one, and the variance of the components over the bootstrap's where that
-    is larger. tests/test_statistics.py holds the coverage this reaches.
+    With two to five processes the bootstrap alone is too narrow: it draws the few processes that there are, which shows
+    (P - 1) / P of the variance between them, and knows no t distribution. The stretch makes up for both;
+    tests/test_statistics.py holds the coverage that this reaches.
     """
     rng = np.random.default_rng(seed)
     groups = _by_process(values, process)
     middle = float(np.median(values))
     medians = _resampled_medians(groups, rng)
-    variance, freedom = _variance_components(groups, rng)
+    between, freedom = _between_processes(groups, rng)
     tail = (1 - level) / 2
     low, high = np.quantile(medians, [tail, 1 - tail])
     stretch = float(stats.t.isf(tail, freedom) / stats.norm.isf(tail))
     bootstrap = float(medians.var(ddof=1))
     if bootstrap > 0.0:
-        stretch *= max(1.0, math.sqrt(variance / bootstrap))
-    return _Location(
-        middle, middle - (middle - float(low)) * stretch, middle + (float(high) - middle) * stretch, freedom
-    )
+        stretch *= math.sqrt(1 + between / len(groups) ** 2 / bootstrap)
+    return _Location(middle, middle - (middle - float(low)) * stretch, middle + (float(high) - middle) * stretch, freedom)
 
 
 def interval(seconds: Sequence[float], process: Sequence[int], *, level: float = LEVEL, seed: int = 0) -> Interval:

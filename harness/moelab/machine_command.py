@@ -1,0 +1,69 @@
+"""`moelab machine`: what this machine is as an instrument, and what would make it a better one."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+from moelab import expect, machine
+from moelab.advice import advice
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="all facts, as in a result file")
+    parser.add_argument("--expect", metavar="KEY=VALUE,…", help="exit status 1 unless the machine keeps this")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    facts: Any = machine.gather()
+    try:
+        unmet = expect.unmet(expect.parse(arguments.expect), facts) if arguments.expect else []
+    except ValueError as error:
+        print(f"moelab machine: {error}", file=sys.stderr)
+        return 2
+    print(json.dumps(facts, indent=1) if arguments.json else describe(facts))
+    for text in unmet:
+        print(f"not as expected: {text}", file=sys.stderr)
+    return 1 if unmet else 0
+
+
+def describe(facts: dict[str, Any]) -> str:
+    """Facts as lines, then advice, most effective first."""
+    cpu, cpus, memory, frequency = (facts[key] for key in ("cpu", "cpus", "memory", "frequency"))
+    group = facts["cgroup"]
+    caches = ", ".join(f"L{c['level']} {c['kind'].lower()} {_bytes(c['bytes'])}" for c in facts["caches"]) or "unknown"
+    wanted = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16", "i8mm", "sve", "sve2", "svebf16")
+    rows = [
+        ("CPU", f"{cpu['name']} ({cpu['part']})"),
+        ("features", ", ".join(f for f in wanted if f in cpu["features"]) or "none of those that matter here"),
+        ("CPUs", f"{cpus['allowed']} allowed on {cpus['cores']} cores, {cpus['sockets']} sockets, "
+                 f"{cpus['numa_nodes']} NUMA nodes, SMT {_yes(cpus['smt'])}"),
+        ("caches", caches),
+        ("memory", f"{_bytes(memory['available'])} of {_bytes(memory['total'])} free, huge pages {memory['thp']}"),
+        ("frequency", f"governor {frequency['governor'] or 'unknown'}, boost {_yes(frequency['boost'])}"),
+        ("limits", f"CPUs {group['cpu_limit'] or 'none'}, memory "
+                   f"{_bytes(group['memory_limit']) if group['memory_limit'] else 'none'}"),
+        ("runs in", f"{facts['hypervisor'] or 'bare metal'}{', container: ' + group['container'] if group['container'] else ''}"),
+        ("stolen time", "unknown" if facts["steal_fraction"] is None else f"{facts['steal_fraction']:.2%} since boot"),
+        ("load", " ".join(f"{v:.2f}" for v in facts["load"])),
+        ("software", f"{facts['os']}, Linux {facts['kernel']}, Python {facts['python']}"),
+        ("emulated", _yes(facts["emulated"])),
+    ]  # fmt: skip
+    lines = [f"{name:<12} {value}" for name, value in rows]
+    found = advice(facts)
+    lines.append("")
+    lines += [f"{i}. {text}" for i, text in enumerate(found, 1)] or ["Nothing stands out: a good instrument."]
+    return "\n".join(lines)
+
+
+def _bytes(count: int) -> str:
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= size:
+            return f"{count / size:.3g} {unit}"
+    return f"{count} B"
+
+
+def _yes(value: bool | None) -> str:
+    return "unknown" if value is None else ("yes" if value else "no")

@@ -1,0 +1,178 @@
+"""pytest plugin (`-p moelab.plugin`): interleaved rounds whose samples become pytest-benchmark's own statistics.
+
+pytest-benchmark times one function at a time. Here the engine measures all backends of a workload at once when the
+first of its tests runs; each test then hands the samples of one backend in one case to its `benchmark` fixture.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+
+from moelab import advice, expect, machine, options, provenance, results, statistics
+from moelab.backend_loading import label_of
+from moelab.measurement import BackendRun, CaseRun, Missing
+from moelab.plan import Plan
+from moelab.progress import Progress
+from moelab.run import Run
+
+Json = dict[str, Any]
+BENCH = pytest.StashKey["Bench"]()
+
+
+class Bench:
+    """State of one pytest session: the plan, and what has been measured of it."""
+
+    def __init__(self, plan: Plan, arguments: list[str], facts: Json) -> None:
+        self.plan, self.arguments, self.facts = plan, arguments, facts
+        self.started = datetime.now(timezone.utc)
+        self._clock = time.monotonic()
+        self._run: Run | None = None
+        self.measured: dict[str, tuple[list[CaseRun], list[Missing]]] = {}
+
+    def workload(self, name: str) -> tuple[list[CaseRun], list[Missing]]:
+        """Measured when first asked for."""
+        if self._run is None:
+            self._run = Run(self.plan, Progress(budget=self.plan.budget))
+        if name not in self.measured:
+            self.measured[name] = self._run.measure(name)
+        return self.measured[name]
+
+    def case(self, workload: str, case_id: str) -> CaseRun | None:
+        return next((run for run in self.workload(workload)[0] if run.case.id == case_id), None)
+
+    def why_missing(self, workload: str, case_id: str, label: str) -> str:
+        for missing in self.workload(workload)[1]:
+            if missing.backend in (None, label) and missing.case in (None, case_id):
+                return missing.reason
+        return "did not run"
+
+    def cells(self) -> list[results.Cell]:
+        """All cases with their statistics, verdicts corrected for the whole table."""
+        return results.analyse([run for runs, _ in self.measured.values() for run in runs], seed=self.plan.seed)
+
+    def block(self, cells: list[results.Cell]) -> Json:
+        """The top-level key `moelab` of the result file."""
+        runs = [cell.run for cell in cells]
+        environments = [b.environment for run in runs for b in run.backends.values()]
+        conditions = [f"{run.case.id}: {text}" for run in runs for text in run.conditions]
+        return results.moelab_block(
+            cells,
+            run=self._run_json(),
+            source=provenance.source(),
+            library=provenance.library(environments),
+            image=provenance.image(),
+            missing=[m for _, all_missing in self.measured.values() for m in all_missing],
+            conditions=conditions,
+            advice=advice.advice(self.facts),
+        )
+
+    def _run_json(self) -> Json:
+        return {
+            "id": uuid.uuid4().hex[:12],
+            "started": self.started.isoformat(timespec="seconds"),
+            "seconds": time.monotonic() - self._clock,
+            "command": provenance.command(self.arguments),
+            "options": self.plan.as_dict(),
+            "seed": self.plan.seed,
+            "baseline": label_of(self.plan.baseline),
+            "backends": [label_of(name) for name in self.plan.backends],
+            "margin": statistics.MARGIN,
+            "level": statistics.LEVEL,
+            "processes": self.plan.processes,
+            "quick": self.plan.quick,
+            "budget_seconds": self.plan.budget,
+        }
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    options.add_to(parser.getgroup("moelab", "moelab: interleaved measurement of fused MoE").addoption, "--moelab-")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    def value_of(name: str) -> Any:
+        return config.getoption(f"moelab_{name}")
+
+    try:
+        plan = options.plan_of(value_of)
+        facts: Any = machine.gather()
+        unmet = expect.unmet(expect.parse(value_of("expect")), facts) if value_of("expect") else []
+    except ValueError as error:
+        raise pytest.UsageError(str(error)) from None
+    if unmet:
+        raise pytest.UsageError("not the machine that was expected: " + "; ".join(unmet))
+    config.stash[BENCH] = Bench(plan, options.arguments_of(value_of), facts)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "fused_moe" not in metafunc.fixturenames:
+        return
+    plan = metafunc.config.stash[BENCH].plan
+    parameters = [
+        pytest.param((workload, case.id, label), id=f"{case.id}-{label}")
+        for workload in plan.workloads
+        for case in plan.cases(workload)
+        for label in plan.labels
+    ]
+    metafunc.parametrize("fused_moe", parameters, indirect=True)
+
+
+@pytest.fixture
+def fused_moe(request: pytest.FixtureRequest, benchmark: Any) -> BackendRun:
+    """The measured backend of this test, its samples already in pytest-benchmark's statistics.
+
+    Skips where the backend did not run, fails where it was wrong or faster than its roof. Never fails for time.
+    """
+    workload, case_id, label = request.param
+    bench = request.config.stash[BENCH]
+    run = bench.case(workload, case_id)
+    backend = None if run is None else run.backends.get(label)
+    if run is None or backend is None:
+        benchmark.skipped = True
+        pytest.skip(f"{label}: {bench.why_missing(workload, case_id, label)}")
+    if backend.failure is not None:
+        benchmark.has_error = benchmark.skipped = True
+        pytest.fail(f"{case_id}: {label}: {backend.failure}", pytrace=False)
+    cell = results.analyse([run], seed=bench.plan.seed)[0]
+    inject(benchmark, case_id, backend, results.entry_info(cell, label, seed=bench.plan.seed))
+    roof = cell.roofs[label]
+    if roof.broken:
+        pytest.fail(f"{case_id}: {label} is a broken measurement: {roof.reason}", pytrace=False)
+    return backend
+
+
+def inject(benchmark: Any, group: str, backend: BackendRun, info: Json) -> None:
+    """Gives a `benchmark` fixture samples that were taken elsewhere, as if it had taken them.
+
+    tests/test_plugin.py compares the file that comes of it, read by pytest-benchmark's own loader.
+    """
+    calls = backend.samples[0].calls
+    benchmark._mode = "moelab interleaved rounds"
+    benchmark.group = group
+    benchmark.extra_info.update(info)
+    stats = benchmark._make_stats(calls)
+    for sample in backend.samples:
+        stats.update(sample.seconds * calls)  # which divides by the calls
+
+
+def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: Json) -> None:
+    machine_info.pop("node", None)  # a host name is nobody's business
+    machine_info["moelab"] = config.stash[BENCH].facts
+
+
+def pytest_benchmark_update_json(config: pytest.Config, benchmarks: list[Any], output_json: Json) -> None:
+    """Verdicts are corrected for the number of cells, so they are known only when all of them are through."""
+    bench = config.stash[BENCH]
+    cells = bench.cells()
+    infos = {
+        (cell.run.case.id, label): results.entry_info(cell, label, seed=bench.plan.seed)
+        for cell in cells
+        for label in cell.roofs
+    }
+    for entry in output_json["benchmarks"]:
+        entry["extra_info"] = infos[entry["group"], entry["extra_info"]["backend"]["label"]]
+    output_json["moelab"] = bench.block(cells)

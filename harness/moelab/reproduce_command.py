@@ -1,0 +1,127 @@
+"""`moelab reproduce RESULT`: the same command with the same seeds once more, and whether the numbers agree.
+
+The ACM's words: *repeatable* if it agrees on the same machine by the same hands, *reproduced* if somebody else's machine
+agrees. This program can only say on which machine it ran; who ran it is for the reader to know.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from moelab import comparison, machine, provenance, results, statistics
+from moelab.comparison import Entry
+from moelab.statistics import Ratio
+from moelab.text_table import table
+
+Json = dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("result", type=Path, metavar="RESULT")
+    parser.add_argument("--here", action="store_true", help="run this revision instead of rebuilding the result's")
+    parser.add_argument("--with", dest="other", type=Path, metavar="NEW", help="compare with this file instead of running")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to put the new result")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0: every case agrees; 1: some do not, or could not be run again; 2: the run cannot be repeated."""
+    try:
+        old = results.load(arguments.result)
+        path = arguments.other or _run_again(old, arguments)
+        new = results.load(path)
+    except (OSError, ValueError, subprocess.CalledProcessError) as error:
+        print(f"moelab reproduce: {error}", file=sys.stderr)
+        return 2
+    rows, word = agreement(old, new)
+    print(table(["case", "backend", "then", "now", "says"], rows))
+    good = sum(row[-1].startswith("agrees") for row in rows)
+    print(f"{good} of {len(rows)} agree: {word if good == len(rows) else 'not ' + word}")
+    print(f"new result: {path}")
+    return 0 if rows and good == len(rows) else 1
+
+
+def _run_again(old: Json, arguments: argparse.Namespace) -> Path:
+    run_, source = old["moelab"]["run"], old["moelab"]["source"]
+    folder = (arguments.out or Path(tempfile.mkdtemp(prefix="moelab-reproduce-"))).resolve()
+    root = provenance.repository()
+    options = _bench_arguments(run_["command"]) + ["--out", str(folder)]
+    digest = old["moelab"]["image"]
+    if digest and not arguments.here:
+        command = ["docker", "run", "--rm", "-v", f"{folder}:{folder}", digest, "bench", *options]
+        print("running in the image of the result:", " ".join(command), file=sys.stderr)
+        subprocess.run(command, check=True)
+        return folder / "result.json"
+    if arguments.here or root is None:
+        subprocess.run([sys.executable, "-m", "moelab", "bench", *options], check=False)
+        return folder / "result.json"
+    commit = source["commit"]
+    if commit is None:
+        raise ValueError("the result names no commit; --here runs this revision instead")
+    if source["dirty"]:
+        raise ValueError(
+            f"the result came from {commit[:12]} with changes that were not committed ({', '.join(source['changed'][:3])}…), "
+            "so it cannot be rebuilt; --here runs this revision instead"
+        )
+    with tempfile.TemporaryDirectory(prefix="moelab-revision-") as tree:
+        subprocess.run(["git", "-C", str(root), "worktree", "add", "--detach", tree, commit], check=True)
+        try:
+            subprocess.run(["nox", "-s", "bench", "--", *options], cwd=tree, check=False)
+        finally:
+            subprocess.run(["git", "-C", str(root), "worktree", "remove", "--force", tree], check=True)
+    return folder / "result.json"
+
+
+def _bench_arguments(command: list[str]) -> list[str]:
+    """Options of `bench` in a recorded command, without where the result went."""
+    if "--" in command:
+        options = command[command.index("--") + 1 :]
+    elif "bench" in command:
+        options = command[command.index("bench") + 1 :]
+    else:
+        raise ValueError(f"the result's command is not a bench command: {' '.join(command)}")
+    return [o for i, o in enumerate(options) if o != "--out" and (i == 0 or options[i - 1] != "--out")]
+
+
+def agreement(old: Json, new: Json) -> tuple[list[list[str]], str]:
+    """One row per case and backend of the old run, and the word for agreement on this machine."""
+    before, after = comparison.entries(old), comparison.entries(new)
+    same_machine = _machine(old) == _machine(new)
+    rows = []
+    for key, entry in before.items():
+        if entry.speed is None:
+            continue  # the baseline: its speed is 1 by definition
+        other = after.get(key)
+        rows.append([*key, *_judge(entry, other)])
+    return rows, "repeatable on this machine" if same_machine else "reproduced on another machine"
+
+
+def _machine(document: Json) -> str:
+    return str(document["machine_info"]["moelab"]["machine_id"])
+
+
+def _judge(old: Entry, new: Entry | None) -> list[str]:
+    assert old.speed is not None
+    if new is None or new.speed is None:
+        return [_shown(old.speed), "", "not measured again"]
+    quotient = comparison.quotient(old.speed, new.speed)
+    why = comparison.differences(old, new)
+    remark = f" (other {', '.join(w.partition(':')[0] for w in why)})" if why else ""
+    margin = statistics.MARGIN
+    overlap = quotient.low <= 1 + margin and quotient.high >= 1 / (1 + margin)
+    says = ("agrees" if overlap else "differs") + remark
+    return [_shown(old.speed), _shown(new.speed), says]
+
+
+def _shown(ratio: Ratio) -> str:
+    return f"{ratio.value:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]"
+
+
+def this_machine_is(document: Json) -> bool:
+    """Whether a result was measured here."""
+    facts: Any = machine.gather()
+    return bool(facts["machine_id"] == _machine(document))
