@@ -27,13 +27,14 @@ PHASES = ("route", "pack", "gemm1", "gemm2", "combine", "wait")
 
 
 def read_cells(document: Node, result: Result) -> list[Cell]:
-    """Every cell of one file. Entries without a case, a backend or a time are left out."""
+    """Every cell of one file. Entries without a layer, tokens, a backend or a time are left out."""
     groups: dict[tuple[Case, Setting], list[Node]] = {}
     for entry in document["benchmarks"].items():
         extra = entry["extra_info"]
-        if not (extra["case"]["workload"].text() and extra["backend"]["name"].text()):
+        case = extra["case"]
+        if not (case["workload"].text() and case["tokens"].integer() and extra["backend"]["name"].text()):
             continue
-        groups.setdefault((_case(extra["case"]), _setting(extra)), []).append(entry)
+        groups.setdefault((_case(case), _setting(extra)), []).append(entry)
     about = {cell["case"].text(): cell for cell in document["moelab"]["cells"].items()}
     cells = []
     for (case, setting), entries in groups.items():

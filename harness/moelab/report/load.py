@@ -108,8 +108,8 @@ def _result(document: Node, name: str, digest: str) -> Result:
         image=own["image"].text(limit=200),
         library=library["build_id"].text(limit=64),
         seed=run["seed"].integer() if run["seed"] else None,
-        level=run["level"].positive(0.95),
-        margin=run["margin"].positive(0.02),
+        level=_between(run["level"], 0.5, 0.9999, 0.95),
+        margin=_between(run["margin"], 0.0001, 1.0, 0.02),
         quick=run["quick"].flag() is True,
         emulated=emulated,
         synthetic=own["synthetic"].flag() is True,
@@ -118,6 +118,11 @@ def _result(document: Node, name: str, digest: str) -> Result:
         advice=own["advice"].texts(),
         notes=_schema_notes(own["schema"]),
     )
+
+
+def _between(node: Node, low: float, high: float, default: float) -> float:
+    number = node.number(default)
+    return number if low <= number <= high else default
 
 
 def _command(node: Node) -> str:

@@ -10,7 +10,7 @@ from moelab import statistics
 from moelab.report.model import OURS, Cell, Comparison, Interval, Measurement, Samples
 
 # A bootstrap takes 5 to 25 ms; past this many, the page shows the paired median without an interval and says so.
-MOST_BOOTSTRAPS = 1200
+MOST_BOOTSTRAPS = 800
 
 
 def paired_ratios(ours: Samples, other: Samples) -> tuple[float, ...]:

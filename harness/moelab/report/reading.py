@@ -8,6 +8,8 @@ from typing import Any
 
 from moelab.report.text import clean
 
+_LARGEST = 1e30
+
 
 class Node:
     """One JSON value. Navigation never fails: what is not there is a Node of None."""
@@ -38,19 +40,15 @@ class Node:
         return clean(self.value, limit)
 
     def number(self, default: float = math.nan) -> float:
-        """A finite number as float; the default for anything else."""
+        """A number up to 1e30 in size (what is measured here is far below it); the default for anything else."""
         if isinstance(self.value, bool) or not isinstance(self.value, int | float):
             return default
-        try:
-            number = float(self.value)
-        except OverflowError:
-            return default
-        return number if math.isfinite(number) else default
+        return float(self.value) if abs(self.value) <= _LARGEST else default
 
     def positive(self, default: float = math.nan) -> float:
-        """A finite number above zero; the default for anything else."""
+        """A number from 1e-30 up; the default for anything else."""
         number = self.number()
-        return number if number > 0 else default
+        return number if number >= 1 / _LARGEST else default
 
     def integer(self, default: int = 0) -> int:
         """A whole number between 0 and 2^53; the default for anything else."""

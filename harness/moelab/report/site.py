@@ -19,7 +19,7 @@ from moelab.report.summary import models
 from moelab.report.text import slug
 
 # About 0.25 s each; 200 result files of 200 machines stay under a minute.
-MOST_FIGURES = 120
+MOST_FIGURES = 100
 _OWN_FOLDERS = ("figures", "data", "models", "machines", "results")
 
 

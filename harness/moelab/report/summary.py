@@ -26,6 +26,10 @@ class Group:
     def synthetic(self) -> bool:
         return self.key[1]
 
+    @property
+    def emulated(self) -> bool:
+        return self.key[2]
+
 
 @dataclass(frozen=True, slots=True)
 class Standing:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from matplotlib.axes import Axes
+from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 
 from moelab.report.figures.axes import ratio_axis
-from moelab.report.figures.canvas import Drawn, legend_above, legend_rows, new_figure
-from moelab.report.model import OURS, Cell
+from moelab.report.figures.canvas import Drawn, Handle, legend_above, legend_rows, new_figure
+from moelab.report.model import OURS, Cell, Comparison, Interval
 from moelab.report.palette import ROLES, backend_look, backend_order
 from moelab.report.text import count, ratio
+
+_DECIDED = ("faster", "slower")
 
 
 def speedup(name: str, title: str, footer: str, cells: Sequence[Cell]) -> Drawn | None:
@@ -39,28 +43,16 @@ def speedup(name: str, title: str, footer: str, cells: Sequence[Cell]) -> Drawn 
 def _draw(cells: Sequence[Cell], peers: Sequence[str]) -> Figure:
     figure, (axes,) = new_figure(3.3, legend_rows=legend_rows(len(peers)))
     width = 0.82 / len(peers)
-    handles, values = [], []
+    handles: dict[str, Handle] = {}
+    values: list[float] = []
     for index, peer in enumerate(peers):
-        look = backend_look(peer)
-        handle = None
-        for place, cell in enumerate(cells):
-            comparison = cell.ours.comparisons.get(peer) if cell.ours else None
-            if comparison is None or comparison.verdict == "broken":
-                continue
-            r = comparison.ratio
-            decided = comparison.verdict in ("faster", "slower")
-            x = place + (index - (len(peers) - 1) / 2) * width
-            # The bar starts at 1.0: up is faster, down is slower, and its length is the gain itself.
-            bar = axes.bar(x, r.value - 1, width * 0.9, bottom=1, color=look.light, hatch=look.hatch,
-                           alpha=1.0 if decided else 0.4, linewidth=0)  # fmt: skip
-            handle = bar if decided or handle is None else handle
-            values.append(r.value)
-            if r.has_ends:
-                values += [r.low, r.high]
-                axes.errorbar(x, r.value, [[max(r.value - r.low, 0)], [max(r.high - r.value, 0)]], fmt="none",
-                              ecolor=ROLES["fg"].light, elinewidth=0.9, capsize=min(2.0, width * 9))  # fmt: skip
-        if handle is not None:
-            handles.append((handle, f"vs {peer}"))
+        shift = (index - (len(peers) - 1) / 2) * width
+        found = [(place + shift, c) for place, cell in enumerate(cells) if (c := _good(cell, peer))]
+        for decided in (False, True):
+            own = [(x, c.ratio) for x, c in found if (c.verdict in _DECIDED) == decided]
+            if own:
+                handles[f"vs {peer}"] = _bars(axes, own, peer, width, alpha=1.0 if decided else 0.4)
+                values += [end for _, r in own for end in (r.value, r.low, r.high)]
     axes.axhline(1, color=ROLES["fg"].light, linewidth=1)
     ratio_axis(axes, values)
     axes.set_xticks(range(len(cells)), [str(cell.case.tokens) for cell in cells])
@@ -68,5 +60,25 @@ def _draw(cells: Sequence[Cell], peers: Sequence[str]) -> Figure:
     axes.grid(visible=False, axis="x")
     axes.set_xlabel("tokens in the batch")
     axes.set_ylabel(f"speed of {OURS} (above 1: faster)")
-    legend_above(figure, [handle for handle, _ in handles], [label for _, label in handles])
+    legend_above(figure, list(handles.values()), list(handles))
     return figure
+
+
+def _good(cell: Cell, peer: str) -> Comparison | None:
+    comparison = cell.ours.comparisons.get(peer) if cell.ours else None
+    return comparison if comparison and comparison.verdict != "broken" else None
+
+
+def _bars(axes: Axes, own: Sequence[tuple[float, Interval]], peer: str, width: float, alpha: float) -> BarContainer:
+    look = backend_look(peer)
+    x = [place for place, _ in own]
+    # A bar starts at 1.0: up is faster, down is slower, and its length is the gain itself.
+    bars = axes.bar(x, [r.value - 1 for _, r in own], width * 0.9, bottom=1, color=look.light, hatch=look.hatch,
+                    alpha=alpha, linewidth=0)  # fmt: skip
+    gaps = [
+        [max(r.value - r.low, 0.0) if r.has_ends else 0.0 for _, r in own],
+        [max(r.high - r.value, 0.0) if r.has_ends else 0.0 for _, r in own],
+    ]
+    axes.errorbar(x, [r.value for _, r in own], gaps, fmt="none", ecolor=ROLES["fg"].light, elinewidth=0.9,
+                  capsize=min(2.0, width * 9))  # fmt: skip
+    return bars

@@ -39,7 +39,7 @@ def claim_section(groups: Sequence[Group]) -> Section:
 
 def _measured(groups: Sequence[Group], workload: str, who: str) -> list[tuple[Value, str]]:
     found = []
-    for group in groups[:4]:
+    for group in [group for group in groups if not (group.synthetic or group.emulated)][:4]:
         cells = [cell for cell in group.cells if cell.case.workload == workload]
         if who == OURS:
             row = next((row for row in standings(cells) if row.against == BEFORE and row.cells), None)

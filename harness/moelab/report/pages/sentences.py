@@ -17,8 +17,13 @@ def sentences(groups: Sequence[Group]) -> list[str]:
     main = groups[0]
     rows = standings(main.cells)
     baseline = baseline_of(main.cells)
-    found = [_headline(main, rows, baseline), _peers(rows, baseline), _limits(main.cells)]
+    found = [_warning(main) + _headline(main, rows, baseline), _peers(rows, baseline), _limits(main.cells)]
     return [sentence for sentence in found if sentence]
+
+
+def _warning(main: Group) -> str:
+    """Kept in the sentence itself, which may be quoted without its page."""
+    return "SYNTHETIC, not measured: " if main.synthetic else "EMULATED, no speed: " if main.emulated else ""
 
 
 def _headline(main: Group, rows: Sequence[Standing], baseline: str) -> str:
