@@ -13,6 +13,12 @@ namespace {
 
 MOELAB_INLINE int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
+// A number that is known when the code is compiled.
+template <int N>
+struct Count {
+    static constexpr int value = N;
+};
+
 // x * scale rounded to BF16; NaN and infinities pass.
 MOELAB_INLINE uint16x8_t scaled(uint16x8_t x, float scale) {
     return to_bf16(vmulq_n_f32(widen_low(x), scale), vmulq_n_f32(widen_high(x), scale));

@@ -15,11 +15,7 @@
 // c[i] is reloaded from `init` (exact fp32, the partial sums of an earlier block of k) or starts at zero.
 #pragma once
 
-#include <arm_neon.h>
-
-#include <cstdint>
-
-#include "isa/activation.h"
+#include "isa/tile_asm.h"
 
 namespace moelab {
 namespace {
@@ -28,61 +24,10 @@ namespace {
 // their manual gives (kernels/README.md).
 enum class Order { kColumns, kRows, kSwapped };
 
-struct TileArgs {
-    const void* a;
-    const void* b;
-    int64_t b_next;   // bytes from one group of columns to the next
-    int64_t a_bytes;  // of this block of k
-    const float* init;
-};
-
 #define MM(c, a, b) "bfmmla %[c" #c "].4s, v" #a ".8h, v" #b ".8h\n\t"
 #define MM_SWAPPED(c, a, b) "bfmmla %[c" #c "].4s, v" #b ".8h, v" #a ".8h\n\t"
-#define A_AT "x9"
-#define B_AT "x10"
-#define B2_AT "x11"
-#define B3_AT "x12"
-#define LDP(r0, r1, base, offset) "ldp q" #r0 ", q" #r1 ", [" base ", #" #offset "]\n\t"
-#define LDR(r0, base, offset) "ldr q" #r0 ", [" base ", #" #offset "]\n\t"
-#define LDP_MOVE(r0, r1, base, bytes) "ldp q" #r0 ", q" #r1 ", [" base "], #" #bytes "\n\t"
-
-#define OUT4 [c0] "=&w"(c[0]), [c1] "=&w"(c[1]), [c2] "=&w"(c[2]), [c3] "=&w"(c[3])
-#define OUT8 OUT4, [c4] "=&w"(c[4]), [c5] "=&w"(c[5]), [c6] "=&w"(c[6]), [c7] "=&w"(c[7])
-#define OUT12 OUT8, [c8] "=&w"(c[8]), [c9] "=&w"(c[9]), [c10] "=&w"(c[10]), [c11] "=&w"(c[11])
-#define OUT16 OUT12, [c12] "=&w"(c[12]), [c13] "=&w"(c[13]), [c14] "=&w"(c[14]), [c15] "=&w"(c[15])
-#define OUT20 OUT16, [c16] "=&w"(c[16]), [c17] "=&w"(c[17]), [c18] "=&w"(c[18]), [c19] "=&w"(c[19])
-#define OUT24 OUT20, [c20] "=&w"(c[20]), [c21] "=&w"(c[21]), [c22] "=&w"(c[22]), [c23] "=&w"(c[23])
-
-#define ZERO(i) "movi %[c" #i "].2d, #0\n\t"
-#define ZERO4 ZERO(0) ZERO(1) ZERO(2) ZERO(3)
-#define ZERO8 ZERO4 ZERO(4) ZERO(5) ZERO(6) ZERO(7)
-#define ZERO12 ZERO8 ZERO(8) ZERO(9) ZERO(10) ZERO(11)
-#define ZERO16 ZERO12 ZERO(12) ZERO(13) ZERO(14) ZERO(15)
-#define ZERO20 ZERO16 ZERO(16) ZERO(17) ZERO(18) ZERO(19)
-#define ZERO24 ZERO20 ZERO(20) ZERO(21) ZERO(22) ZERO(23)
-
-#define INIT(i, j, offset) "ldp %q[c" #i "], %q[c" #j "], [%[init], #" #offset "]\n\t"
-#define INIT4 INIT(0, 1, 0) INIT(2, 3, 32)
-#define INIT8 INIT4 INIT(4, 5, 64) INIT(6, 7, 96)
-#define INIT12 INIT8 INIT(8, 9, 128) INIT(10, 11, 160)
-#define INIT16 INIT12 INIT(12, 13, 192) INIT(14, 15, 224)
-#define INIT20 INIT16 INIT(16, 17, 256) INIT(18, 19, 288)
-#define INIT24 INIT20 INIT(20, 21, 320) INIT(22, 23, 352)
 
 // clang-format off
-#define TILE(count, loop)                                                                                     \
-    asm("mov " A_AT ", %[a]\n\t"                                                                              \
-        "mov " B_AT ", %[b]\n\t"                                                                              \
-        "add " B2_AT ", %[b], %[next]\n\t"                                                                    \
-        "add " B3_AT ", " B2_AT ", %[next]\n\t"                                                               \
-        "add x13, %[a], %[bytes]\n\t"                                                                         \
-        "cbz %[init], 1f\n\t" INIT##count "b 2f\n"                                                            \
-        "1:\n\t" ZERO##count "2:\n\t" loop "cmp " A_AT ", x13\n\t"                                            \
-        "b.ne 2b\n\t"                                                                                         \
-        : OUT##count                                                                                          \
-        : [a] "r"(t.a), [b] "r"(t.b), [next] "r"(t.b_next), [bytes] "r"(t.a_bytes), [init] "r"(t.init)        \
-        : "x9", "x10", "x11", "x12", "x13", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "cc", "memory")
-
 // One operand of columns (register b) against the pairs of rows in v0...
 #define BY1(M, b, c0) M(c0, 0, b)
 #define BY2(M, b, c0, c1) BY1(M, b, c0) M(c1, 1, b)
@@ -199,42 +144,42 @@ MOELAB_INLINE void run_tile(const TileArgs& t, float32x4_t* c) {
     if constexpr (Pairs == 6) {
         static_assert(Operands == 4, "12 x 8");
         if constexpr (O == Order::kColumns) {
-            TILE(24, LOOP_12X8(STEP_12X8, MM));
+            TILE(24, "", LOOP_12X8(STEP_12X8, MM));
         } else if constexpr (O == Order::kRows) {
-            TILE(24, LOOP_12X8(STEP_12X8_ROWS, MM));
+            TILE(24, "", LOOP_12X8(STEP_12X8_ROWS, MM));
         } else {
-            TILE(24, LOOP_12X8(STEP_12X8, MM_SWAPPED));
+            TILE(24, "", LOOP_12X8(STEP_12X8, MM_SWAPPED));
         }
     } else if constexpr (Pairs == 5) {
         static_assert(Operands == 4, "10 x 8");
-        TILE(20, LOOP_10X8);
+        TILE(20, "", LOOP_10X8);
     } else if constexpr (Pairs == 4) {
         static_assert(Operands == 4 || Operands == 6, "8 x 8 or 8 x 12");
         if constexpr (Operands == 6) {
-            TILE(24, LOOP_8X12);
+            TILE(24, "", LOOP_8X12);
         } else {
-            TILE(16, LOOP_8X8);
+            TILE(16, "", LOOP_8X8);
         }
     } else if constexpr (Pairs == 3) {
         static_assert(Operands == 4 || Operands == 8, "6 x 8 or 6 x 16");
         if constexpr (Operands == 8) {
-            TILE(24, LOOP_6X16);
+            TILE(24, "", LOOP_6X16);
         } else {
-            TILE(12, LOOP_6X8);
+            TILE(12, "", LOOP_6X8);
         }
     } else if constexpr (Pairs == 2) {
         static_assert(Operands == 4 || Operands == 12, "4 x 8 or 4 x 24");
         if constexpr (Operands == 12) {
-            TILE(24, LOOP_4X24);
+            TILE(24, "", LOOP_4X24);
         } else {
-            TILE(8, LOOP_4X8);
+            TILE(8, "", LOOP_4X8);
         }
     } else {
         static_assert(Operands == 4 || Operands == 12, "2 x 8 or 2 x 24");
         if constexpr (Operands == 12) {
-            TILE(12, LOOP_2X24);
+            TILE(12, "", LOOP_2X24);
         } else {
-            TILE(4, LOOP_2X8);
+            TILE(4, "", LOOP_2X8);
         }
     }
 }

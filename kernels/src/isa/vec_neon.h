@@ -8,19 +8,25 @@
 namespace moelab {
 namespace {
 
-// Eight BF16 from two float vectors, to nearest even. Cores without BFCVT get the same bits in integer steps.
+// The upper halves are x rounded to BF16, to nearest even; the lower halves are what is left. A NaN stays one.
+MOELAB_INLINE uint32x4_t round_upper(float32x4_t x) {
+    const uint32x4_t u = vreinterpretq_u32_f32(x);
+    const uint32x4_t odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
+    const uint32x4_t rounded = vaddq_u32(vaddq_u32(u, vdupq_n_u32(0x7fff)), odd);
+    const uint32x4_t quiet = vorrq_u32(u, vdupq_n_u32(0x400000));
+    return vbslq_u32(vceqq_f32(x, x), rounded, quiet);
+}
+
+MOELAB_INLINE float32x4_t round_to_bf16(float32x4_t x) {
+    return vreinterpretq_f32_u32(vandq_u32(round_upper(x), vdupq_n_u32(0xffff0000)));
+}
+
+// Eight BF16 from two float vectors. Cores without BFCVT get the same bits in integer steps.
 MOELAB_INLINE uint16x8_t to_bf16(float32x4_t low, float32x4_t high) {
 #ifdef __ARM_FEATURE_BF16_VECTOR_ARITHMETIC
     return vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(vcvtq_low_bf16_f32(low), high));
 #else
-    const auto narrow = [](float32x4_t x) __attribute__((always_inline)) {
-        const uint32x4_t u = vreinterpretq_u32_f32(x);
-        const uint32x4_t odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
-        const uint32x4_t rounded = vaddq_u32(vaddq_u32(u, vdupq_n_u32(0x7fff)), odd);
-        const uint32x4_t quiet = vorrq_u32(u, vdupq_n_u32(0x400000));
-        return vbslq_u32(vceqq_f32(x, x), rounded, quiet);
-    };
-    return vuzp2q_u16(vreinterpretq_u16_u32(narrow(low)), vreinterpretq_u16_u32(narrow(high)));
+    return vuzp2q_u16(vreinterpretq_u16_u32(round_upper(low)), vreinterpretq_u16_u32(round_upper(high)));
 #endif
 }
 
