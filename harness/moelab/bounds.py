@@ -172,10 +172,10 @@ def _activated(gate: Approximate, up: Approximate, activation: ActivationFunctio
         offset_up.value + activation.up_offset, offset_up.variance, offset_up.systematic, offset_up.worst
     )
     g = clamped_gate.value
-    if rounding.gelu == "fp16-table" and activation in (ACTIVATIONS["gelu"], ACTIVATIONS["gelu_tanh"]):
+    if rounding.gelu_tanh == "fp16-table" and activation is ACTIVATIONS["gelu_tanh"]:
         clamped_gate = clamped_gate.rounded(11, 2.0**-14)
     factor = clamped_gate.through(activation.value(g), activation.slope(g), activation.curvature)
-    if rounding.gelu == "fp16-table" and activation in (ACTIVATIONS["gelu"], ACTIVATIONS["gelu_tanh"]):
+    if rounding.gelu_tanh == "fp16-table" and activation is ACTIVATIONS["gelu_tanh"]:
         factor = factor.rounded(11, 2.0**-14)
     if steps and activation is ACTIVATIONS["swigluoai"]:
         factor = _sigmoid_in_steps(factor, g)

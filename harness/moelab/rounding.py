@@ -19,7 +19,7 @@ class Rounding:
                 "weighted" (after)
     combine     the sum over a token's experts runs in "fp32" or in "bf16" (rounded after each addition)
     output      the output is BF16 (False: fp32)
-    gelu        "fp32", or "fp16-table": looked up by the FP16 of its argument, which rounds argument and value to FP16
+    gelu_tanh   "fp32", or "fp16-table": looked up by the FP16 of its argument, which rounds argument and value to FP16
     """
 
     gemm1: bool = False
@@ -28,7 +28,7 @@ class Rounding:
     expert: Literal["no", "unweighted", "weighted"] = "no"
     combine: Literal["fp32", "bf16"] = "fp32"
     output: bool = True
-    gelu: Literal["fp32", "fp16-table"] = "fp32"
+    gelu_tanh: Literal["fp32", "fp16-table"] = "fp32"
 
     def as_dict(self) -> dict[str, str | bool]:
         """For result files."""

@@ -17,7 +17,7 @@ _BACKENDS = {
     "vllm": ("moelab.backends.vllm", "Vllm"),
     "sglang": ("moelab.backends.sglang", "Sglang"),
     "zentorch": ("moelab.backends.zentorch", "Zentorch"),
-    "ggml": ("moelab.backends.ggml", "Ggml"),
+    "ggml": ("moelab.backends.ggml", "GgmlBackend"),
 }
 NAMES = tuple(_BACKENDS)
 

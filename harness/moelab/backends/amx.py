@@ -21,6 +21,16 @@ def cpu_has_amx() -> bool:
     return "amx_tile" in flags and "amx_bf16" in flags
 
 
+def allowed() -> bool:
+    """False where MOELAB_PEER_AMX=0 asks that peers run without it, for a comparison at equal instruction sets."""
+    return os.environ.get("MOELAB_PEER_AMX", "1") != "0"
+
+
+def onednn_settings() -> dict[str, str]:
+    """What keeps oneDNN off AMX where that is asked for; must be set before the process starts."""
+    return {} if allowed() or not cpu_has_amx() else {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"}
+
+
 def without_amx() -> AmxUse:
     """For a code path that has no AMX."""
     return "no" if cpu_has_amx() else "absent"
@@ -35,5 +45,5 @@ def in_onednn() -> AmxUse:
     """For oneDNN, which takes AMX by itself unless ONEDNN_MAX_CPU_ISA names a lesser instruction set."""
     if not cpu_has_amx():
         return "absent"
-    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", os.environ.get("DNNL_MAX_CPU_ISA", "")).upper()
+    limit = os.environ.get("ONEDNN_MAX_CPU_ISA", "").upper()
     return "possible" if limit in ("", "DEFAULT", "ALL") or "AMX" in limit else "no"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 from moelab.backends import amx
 from moelab.backends.base import Backend, Facts, Output
 from moelab.weights import Weights
-from moelab.workloads import SWIGLUOAI_ALPHA, SWIGLUOAI_LIMIT, Inputs, Layer
+from moelab.workloads import SWIGLUOAI_ALPHA, SWIGLUOAI_LIMIT, GateUp, Inputs, Layer
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -93,6 +94,16 @@ def bias_tensor(bias: npt.NDArray[np.float32] | None, dtype: Any) -> Tensor | No
     return None if bias is None else torch.from_numpy(bias).to(dtype, copy=True)
 
 
+def load_extension(name: str, path: Path) -> None:
+    """Loads a library of torch operators. RuntimeError with the loader's own words."""
+    import torch
+
+    try:
+        torch.ops.load_library(str(path))
+    except OSError as error:
+        raise RuntimeError(f"{name}: {path} cannot be loaded with torch {torch.__version__}: {error}") from error
+
+
 def torch_inputs(inputs: Inputs) -> TorchInputs:
     import torch
 
@@ -101,12 +112,18 @@ def torch_inputs(inputs: Inputs) -> TorchInputs:
     )
 
 
-def gate_rows_first(weights: Weights, layer: Layer) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.float32] | None]:
-    """w13 and its bias with gate rows first, whatever the layer's own order."""
-    if layer.gate_up == "split":
+def rows_ordered(
+    weights: Weights, layer: Layer, order: GateUp
+) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.float32] | None]:
+    """w13 and its bias with rows in the order that a library expects; the arrays themselves if they have it."""
+    if layer.gate_up == order:
         return weights.w13, weights.w13_bias
-    order = np.concatenate((np.arange(0, 2 * layer.intermediate, 2), np.arange(1, 2 * layer.intermediate, 2)))
-    return weights.w13[:, order], None if weights.w13_bias is None else weights.w13_bias[:, order]
+    inner = layer.intermediate
+    if order == "split":
+        rows = np.concatenate((np.arange(0, 2 * inner, 2), np.arange(1, 2 * inner, 2)))
+    else:
+        rows = np.stack((np.arange(inner), np.arange(inner, 2 * inner)), axis=1).ravel()
+    return weights.w13[:, rows], None if weights.w13_bias is None else weights.w13_bias[:, rows]
 
 
 def no_skipped_slots(inputs: Inputs, name: str) -> None:
