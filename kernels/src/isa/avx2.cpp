@@ -3,12 +3,10 @@
 #include "cpu.h"
 #include "isa/avx2_rows.h"
 #include "isa/tile_driver.h"
+#include "isa/x86_peak.h"
 
 namespace moelab {
 namespace {
-
-// A value that the compiler must take to be changed and used.
-MOELAB_INLINE void keep(__m256& x) { __asm__ volatile("" : "+x"(x)); }
 
 // Columns [0, 8) or [8, 16) of one pair of k, its even or its odd k.
 MOELAB_INLINE __m256 widen(const char* pairs, int odd) {
@@ -50,7 +48,7 @@ void dot_rows(const Dot& d) {
     }
 }
 
-struct Kernel : Fp32Rows256 {
+struct Kernel : Fp32Rows256, InterleavedRows<2, 4> {
     static constexpr Geometry geometry = {/*nr*/ 16, /*kr*/ 2,      /*ra*/ 2,      /*k_align*/ 8,
                                           /*mr*/ 6,  /*a_bytes*/ 4, /*w_bytes*/ 2, /*gate_group*/ 8};
 
@@ -61,21 +59,10 @@ struct Kernel : Fp32Rows256 {
     }
 };
 
+// sum = 0.5 * sum + 1
 double peak_fp32(int64_t iterations) {
-    constexpr int chains = 12;
-    __m256 acc[chains];
-    __m256 a = _mm256_set1_ps(0.5f), b = _mm256_set1_ps(1.0f);
-    for (auto& x : acc) x = _mm256_setzero_ps();
-    keep(a);
-    keep(b);
-    for (int64_t i = 0; i < iterations; ++i) {
-#pragma GCC unroll 12
-        for (int c = 0; c < chains; ++c) {
-            acc[c] = _mm256_fmadd_ps(a, acc[c], b);
-            keep(acc[c]);
-        }
-    }
-    return static_cast<double>(iterations) * chains * 8 * 2;
+    MOELAB_PEAK_LOOP(iterations, "vfmadd213ps", "ymm", _mm256_set1_ps(0.5f), _mm256_set1_ps(1.0f));
+    return static_cast<double>(iterations) * kPeakChains * 8 * 2;
 }
 
 // Four accumulators, 128 bytes a step; stream s starts at s * distance.

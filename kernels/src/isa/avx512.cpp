@@ -53,7 +53,7 @@ void dot_rows(const Dot& d) {
     }
 }
 
-struct Kernel : Fp32Rows512 {
+struct Kernel : Fp32Rows512, InterleavedRows<4, 4> {
     static constexpr Geometry geometry = {/*nr*/ 32, /*kr*/ 2,      /*ra*/ 4,      /*k_align*/ 16,
                                           /*mr*/ 12, /*a_bytes*/ 4, /*w_bytes*/ 2, /*gate_group*/ 16};
 

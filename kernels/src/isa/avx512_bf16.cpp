@@ -46,7 +46,7 @@ void dot_rows(const Dot& d) {
     }
 }
 
-struct Kernel : Bf16Rows {
+struct Kernel : Bf16Rows, InterleavedRows<4, 2> {
     static constexpr Geometry geometry = {/*nr*/ 32, /*kr*/ 2,      /*ra*/ 4,      /*k_align*/ 16,
                                           /*mr*/ 12, /*a_bytes*/ 2, /*w_bytes*/ 2, /*gate_group*/ 16};
 
@@ -58,21 +58,10 @@ struct Kernel : Bf16Rows {
     }
 };
 
+// sum += 1 * 1 + 1 * -1
 double peak_bf16(int64_t iterations) {
-    constexpr int chains = 24;
-    __m512 acc[chains];
-    __m512 a = _mm512_setzero_ps(), b = _mm512_setzero_ps();
-    for (auto& x : acc) x = _mm512_setzero_ps();
-    keep(a);
-    keep(b);
-    for (int64_t i = 0; i < iterations; ++i) {
-#pragma GCC unroll 24
-        for (int c = 0; c < chains; ++c) {
-            acc[c] = dpbf16(acc[c], _mm512_castps_si512(a), _mm512_castps_si512(b));
-            keep(acc[c]);
-        }
-    }
-    return static_cast<double>(iterations) * chains * 16 * 4;
+    MOELAB_PEAK_LOOP(iterations, "vdpbf16ps", "zmm", _mm512_set1_epi32(0x3f803f80), _mm512_set1_epi32(0x3f80bf80));
+    return static_cast<double>(iterations) * kPeakChains * 16 * 4;
 }
 
 }  // namespace

@@ -2,28 +2,15 @@
 #pragma once
 
 #include "isa/vec_avx512.h"
+#include "isa/x86_peak.h"
 
 namespace moelab {
 namespace {
 
-// A value that the compiler must take to be changed and used.
-MOELAB_INLINE void keep(__m512& x) { __asm__ volatile("" : "+v"(x)); }
-
+// sum = 0.5 * sum + 1
 double avx512_peak_fp32(int64_t iterations) {
-    constexpr int chains = 24;
-    __m512 acc[chains];
-    __m512 a = _mm512_set1_ps(0.5f), b = _mm512_set1_ps(1.0f);
-    for (auto& x : acc) x = _mm512_setzero_ps();
-    keep(a);
-    keep(b);
-    for (int64_t i = 0; i < iterations; ++i) {
-#pragma GCC unroll 24
-        for (int c = 0; c < chains; ++c) {
-            acc[c] = _mm512_fmadd_ps(a, acc[c], b);
-            keep(acc[c]);
-        }
-    }
-    return static_cast<double>(iterations) * chains * 16 * 2;
+    MOELAB_PEAK_LOOP(iterations, "vfmadd213ps", "zmm", _mm512_set1_ps(0.5f), _mm512_set1_ps(1.0f));
+    return static_cast<double>(iterations) * kPeakChains * 16 * 2;
 }
 
 MOELAB_INLINE uint64_t fold(__m512i a, __m512i b, __m512i c, __m512i d) {

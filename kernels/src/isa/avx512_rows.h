@@ -1,4 +1,4 @@
-// Rows of A as BF16 for the AVX-512 kernels: sixteen values, and four rows interleaved by pairs of k.
+// Rows of A as BF16 for the AVX-512 and AMX kernels: sixteen values at a time.
 #pragma once
 
 #include "isa/vec_avx512.h"
@@ -18,6 +18,9 @@ struct Bf16Rows {
     MOELAB_INLINE Row scale(Row x, float by) {
         const __m512 wide = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
         return V::to_bf16(_mm512_mul_ps(wide, _mm512_set1_ps(by)));
+    }
+    MOELAB_INLINE void store(char* a, const Row (&rows)[1]) {
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(a), rows[0]);
     }
     // [k / 2][4 rows][2]
     MOELAB_INLINE void store(char* a, const Row (&rows)[4]) {

@@ -4,11 +4,15 @@
 //   using V                       vector of activation.h; nr = 2 * V::width
 //   using Row                     V::width consecutive elements of a row of A, as A stores them
 //   static constexpr Geometry geometry
+//   static constexpr int split    rows are cut into tiles at multiples of this; divides mr, multiple of ra
 //   void dot(int rows, const Dot&)          1 <= rows <= mr; chains over ascending k
+//   void finish()                           after the last dot
 //   Row round(V::F)                         to BF16, then as A stores it
 //   Row load(const uint16_t*, int n)        n <= V::width BF16 values of x, zeros after them
 //   Row scale(Row, float)                   bf16(x * scale)
-//   void store(char* a, const Row (&)[ra])  one group of rows, V::width of k, interleaved [k / kr][ra][kr]
+//   char* place(char* tile, int rows, int r, int64_t k, int64_t c)
+//                                           where rows [r, r + ra), columns from c of a tile of `rows` rows lie
+//   void store(char*, const Row (&)[ra])    V::width columns of ra rows
 #pragma once
 
 #include <cstdint>
@@ -21,7 +25,7 @@ namespace {
 
 struct Dot {
     const char* a;       // first row of the tile
-    int64_t a_group;     // bytes from one group of ra rows to the next
+    int64_t a_group;     // bytes from one group of `split` rows to the next
     const char* b;       // panel
     int64_t k;           // multiple of k_align
     float* out;          // [rows][nr]
@@ -29,16 +33,26 @@ struct Dot {
     int64_t ahead_lines;
 };
 
-// Rows [row, row + n) as tiles of at most mr, as even as groups of ra allow: 13 rows are 8 + 5, not 12 + 1.
+// The layout of kernels that broadcast A: [row / ra][k / kr][ra][kr].
+template <int ra, int a_bytes>
+struct InterleavedRows {
+    static constexpr int split = ra;
+    MOELAB_INLINE void finish() {}
+    MOELAB_INLINE char* place(char* tile, int, int r, int64_t k, int64_t c) {
+        return tile + (r * k + c * ra) * a_bytes;
+    }
+};
+
+// Rows [row, row + n) as tiles of at most mr, as even as `split` allows: 13 rows are 8 + 5, not 12 + 1.
 template <class K, class Function>
 MOELAB_INLINE void for_tiles(int64_t row, int64_t n, const Function& f) {
-    constexpr int64_t ra = K::geometry.ra, mr = K::geometry.mr;
-    int64_t groups = (n + ra - 1) / ra;
+    constexpr int64_t split = K::split, mr = K::geometry.mr;
+    int64_t groups = (n + split - 1) / split;
     int64_t tiles = (n + mr - 1) / mr;
     const int64_t end = row + n;
     for (; tiles > 0; --tiles) {
         const int64_t take = (groups + tiles - 1) / tiles;
-        const int64_t rows = take * ra < end - row ? take * ra : end - row;
+        const int64_t rows = take * split < end - row ? take * split : end - row;
         f(row, static_cast<int>(rows));
         row += rows;
         groups -= take;
@@ -62,11 +76,12 @@ MOELAB_INLINE void multiply(const void* a, const void* b, int64_t row0, int64_t 
             const char* const weights = static_cast<const char*>(b) + panel * panel_bytes;
             for_tiles<K>(begin, n, [&](int64_t row, int rows) __attribute__((always_inline)) {
                 const char* const first = static_cast<const char*>(a) + row * row_bytes;
-                K::dot(rows, Dot{first, g.ra * row_bytes, weights, k, acc, nullptr, 0});
+                K::dot(rows, Dot{first, K::split * row_bytes, weights, k, acc, nullptr, 0});
                 epilogue(row, rows, panel, acc);
             });
         }
     }
+    K::finish();
 }
 
 // V::width lanes, or the first n and zeros.
@@ -82,15 +97,16 @@ MOELAB_INLINE void store_tile(const Gemm1& g, const Gated& gated, int64_t row, i
     using V = typename K::V;
     using F = typename V::F;
     using Row = typename K::Row;
-    constexpr int w = V::width, ra = K::geometry.ra, nr = K::geometry.nr, size = K::geometry.a_bytes;
+    constexpr int w = V::width, ra = K::geometry.ra, nr = K::geometry.nr;
     static_assert(nr == 2 * w && K::geometry.gate_group == w, "a panel is one vector of gates and one of ups");
     const int64_t channel = panel * w;
-    const int n = g.channels - channel < w ? static_cast<int>(g.channels - channel) : w;
+    const int64_t left = g.channels - channel;
+    const int n = left >= w ? w : left > 0 ? static_cast<int>(left) : 0;
     const F zero = V::set(0.0f);
     const F gate_bias = g.bias ? load_part<V>(g.bias + panel * nr, n) : zero;
     const F up_bias = g.bias ? load_part<V>(g.bias + panel * nr + w, n) : zero;
-    char* h = static_cast<char*>(g.h) + (row * g.h_k + channel * ra) * size;
-    for (int r = 0; r < rows; r += ra, h += ra * g.h_k * size) {
+    char* const h = static_cast<char*>(g.h) + row * g.h_k * K::geometry.a_bytes;
+    for (int r = 0; r < rows; r += ra) {
         Row group[ra];
         for (int i = 0; i < ra; ++i) {
             const float* const sums = acc + (r + i) * nr;
@@ -101,12 +117,7 @@ MOELAB_INLINE void store_tile(const Gemm1& g, const Gated& gated, int64_t row, i
                 group[i] = K::round(zero);
             }
         }
-        K::store(h, group);
-        // The last panel also clears the padding that no panel covers.
-        if (channel + w >= g.channels && channel + w < g.h_k) {
-            for (Row& x : group) x = K::round(zero);
-            for (int64_t c = w; channel + c < g.h_k; c += w) K::store(h + c * ra * size, group);
-        }
+        K::store(K::place(h, rows, r, g.h_k, channel), group);
     }
 }
 
@@ -143,22 +154,23 @@ void gemm2(const Gemm2& g) {
 
 template <class K>
 void pack_rows(const PackRows& p) {
-    using Row = typename K::Row;
-    constexpr int w = K::V::width, ra = K::geometry.ra, size = K::geometry.a_bytes;
+    constexpr int w = K::V::width, ra = K::geometry.ra, mr = K::geometry.mr;
     static const uint16_t kZeros[w] = {};
     for (int64_t row = 0; row < p.rows; row += ra) {
-        char* a = static_cast<char*>(p.a) + row * p.k_padded * size;
+        const int64_t first = row / mr * mr;
+        const int rows = p.rows - first < mr ? static_cast<int>(p.rows - first) : mr;
+        char* const tile = static_cast<char*>(p.a) + first * p.k_padded * K::geometry.a_bytes;
         const uint16_t* source[ra];
         for (int i = 0; i < ra; ++i) source[i] = row + i < p.rows ? p.x + p.token[row + i] * p.x_stride : nullptr;
-        for (int64_t k = 0; k < p.k_padded; k += w, a += w * ra * size) {
+        for (int64_t k = 0; k < p.k_padded; k += w) {
             const int64_t left = p.k - k;
             const int n = left >= w ? w : left > 0 ? static_cast<int>(left) : 0;
-            Row group[ra];
+            typename K::Row group[ra];
             for (int i = 0; i < ra; ++i) {
-                group[i] = source[i] ? K::load(source[i] + k, n) : K::load(kZeros, w);
+                group[i] = source[i] && n ? K::load(source[i] + k, n) : K::load(kZeros, w);
                 if (source[i] && p.scale) group[i] = K::scale(group[i], p.scale[row + i]);
             }
-            K::store(a, group);
+            K::store(K::place(tile, rows, static_cast<int>(row - first), p.k_padded, k), group);
         }
     }
 }
