@@ -1,0 +1,154 @@
+"""The sessions of moelab. `nox` alone runs lint and tests; options after `--` go to the session."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import nox
+
+nox.needs_version = ">=2025.10.14"  # sessions that require others
+nox.options.sessions = ["lint", "tests"]
+nox.options.reuse_venv = "yes"
+nox.options.default_venv_backend = "venv"  # pip and its configuration: uv does not read it
+nox.options.error_on_external_run = True
+nox.options.stop_on_first_error = True
+
+ROOT = Path(__file__).resolve().parent
+CONSTRAINTS = ROOT / "ci" / "constraints.txt"
+CPP_TESTS = ROOT / "build" / "tests"
+PROJECT: dict[str, Any] = nox.project.load_toml(ROOT / "pyproject.toml")
+
+# The folder kernels/ at the root would hide the PyPI package of that name, which transformers looks for.
+ENVIRONMENT = {"PYTHONSAFEPATH": "1"}
+
+
+def extras(*names: str) -> list[str]:
+    """The requirements of some of the project's extras, without the project itself."""
+    listed = PROJECT["project"]["optional-dependencies"]
+    return [requirement for name in names for requirement in listed[name] if not requirement.startswith("moelab[")]
+
+
+@contextmanager
+def part(session: nox.Session, name: str) -> Iterator[None]:
+    """Says how long a part of a session took."""
+    start = time.monotonic()
+    try:
+        yield
+    finally:
+        session.log(f"{name}: {time.monotonic() - start:.0f} s")
+
+
+def state_of_sources() -> str:
+    """A digest of everything that decides what the environment contains; the commit is part of the library."""
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+    ).stdout
+    digest = hashlib.sha256(commit)
+    files = [ROOT / "pyproject.toml", ROOT / "README.md", CONSTRAINTS, ROOT / "ci" / "install_torch.py"]
+    for folder in ("kernels", "harness/moelab"):
+        files += (path for path in (ROOT / folder).rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    for path in sorted(files):
+        digest.update(f"{path.relative_to(ROOT)}\0".encode())
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+@nox.session(default=False)
+def lab(session: nox.Session) -> None:
+    """The environment that the other sessions share: torch (CPU), the project and what tests and bench need."""
+    stamp = Path(session.virtualenv.location) / "moelab-installed"
+    state = state_of_sources()
+    if stamp.exists() and stamp.read_text() == state:
+        session.log("up to date")
+        return
+    stamp.unlink(missing_ok=True)
+    with part(session, "torch"):
+        session.run("python", "ci/install_torch.py")
+    with part(session, "other packages"):
+        build = ["scikit-build-core", "cmake", "ninja"]
+        session.install(
+            "-c", str(CONSTRAINTS), *build, *PROJECT["project"]["dependencies"], *extras("test", "bench", "bf16")
+        )
+    with part(session, "kernels"):
+        # Not isolated: an isolated build would fetch its own tools, and not the pinned ones.
+        session.install("--no-deps", "--no-build-isolation", ".")
+    stamp.write_text(state)
+
+
+def run_in_lab(session: nox.Session, program: str, *arguments: str, **options: Any) -> None:
+    """Runs a program of the shared environment."""
+    binaries = session.cache_dir.parent / "lab" / "bin"
+    path = f"{binaries}{os.pathsep}{os.environ.get('PATH', '')}"
+    environment = {**ENVIRONMENT, **options.pop("env", {}), "PATH": path}
+    session.run(str(binaries / program), *arguments, env=environment, **options)
+
+
+@nox.session(venv_backend="none", requires=["lab"])
+def tests(session: nox.Session) -> None:
+    """Everything that a clean machine can prove: C++, Arm and Python tests. With options: pytest alone, with them."""
+    if not session.posargs:
+        with part(session, "C++ tests"):
+            cpp_tests(session)
+        if platform.machine() != "aarch64":  # there, the suite is the native tests
+            with part(session, "Arm suite"):
+                arm_suite(session)
+    with part(session, "Python tests"):
+        run_in_lab(session, "python", "-m", "pytest", *session.posargs)
+
+
+def cpp_tests(session: nox.Session, *options: str) -> None:
+    """Builds and runs the C++ tests for this machine."""
+    run_in_lab(session, "cmake", "-S", "kernels", "-B", str(CPP_TESTS), "-G", "Ninja", "-DMOELAB_TESTS=ON", silent=True)
+    run_in_lab(session, "cmake", "--build", str(CPP_TESTS), silent=True)
+    session.run(str(CPP_TESTS / "tests" / "moelab_tests"), *options)
+
+
+def arm_suite(session: nox.Session, *options: str) -> None:
+    """The Arm tests: emulated on x86-64. The script says what it needs and how to get it."""
+    run_in_lab(session, "python", "ci/arm.py", *options)
+
+
+@nox.session(venv_backend="none", requires=["lab"], default=False)
+def arm(session: nox.Session) -> None:
+    """The Arm suite: cross-compiled and emulated on x86-64, native on Arm."""
+    arm_suite(session, *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["lab"], default=False)
+def bench(session: nox.Session) -> None:
+    """Proves every backend correct, times them interleaved, writes a result file and a report."""
+    run_in_lab(session, "python", "-m", "moelab", "bench", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["lab"], default=False)
+def report(session: nox.Session) -> None:
+    """A report from result files: `nox -s report -- RESULT...`."""
+    run_in_lab(session, "python", "-m", "moelab", "report", *session.posargs)
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Style and types: ruff, mypy strict, clang-format."""
+    stamp = Path(session.virtualenv.location) / "moelab-installed"
+    wanted = CONSTRAINTS.read_text() + (ROOT / "pyproject.toml").read_text()
+    if not stamp.exists() or stamp.read_text() != wanted:
+        # numpy, matplotlib and the like for their types.
+        packages = [*PROJECT["project"]["dependencies"], *extras("lint", "bench", "test"), "nox"]
+        session.install("-c", str(CONSTRAINTS), *packages)
+        stamp.write_text(wanted)
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+    session.run("mypy")
+    sources = [str(path) for path in sorted((ROOT / "kernels").rglob("*")) if path.suffix in {".h", ".cpp"}]
+    session.run("clang-format", "--dry-run", "-Werror", *sources)
