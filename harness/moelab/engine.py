@@ -210,25 +210,26 @@ class WorkloadRun:
                 run.failure = f"before timing: {failure}"
                 self.progress.step(f"{case.id}: {label} is wrong: {failure}")
                 continue
-            wall = self._warm_up(team, label, case, files, answer["seconds"], wall)
+            wall, seconds = self._warm_up(team, label, case, files, answer["seconds"], wall)
             if process == 0:
-                self.schedule.estimate(case, label, wall, answer["seconds"])
+                self.schedule.estimate(case, label, wall, seconds)
 
     def _warm_up(
         self, team: Team, label: str, case: Case, files: InputFiles, seconds: float, wall: float
-    ) -> float:
-        """Untimed samples until two in a row agree within 5 %, or time is up; the cost of the last one."""
+    ) -> tuple[float, float]:
+        """Untimed samples until two in a row agree within 5 %, or time is up; wall and call seconds of the last one."""
         spent = 0.0
         while spent + wall < self.plan.warm_up_seconds:
             begun = time.monotonic()
-            answer, _, _ = self._take(team, label, case, files)
+            answer, _, failure = self._take(team, label, case, files)
             wall = time.monotonic() - begun
             spent += wall
-            stable = abs(answer.get("seconds", seconds) / seconds - 1) < 0.05
-            seconds = answer.get("seconds", seconds)
-            if stable:
+            if failure is not None:
                 break
-        return wall
+            before, seconds = seconds, answer["seconds"]
+            if abs(seconds / before - 1) < 0.05:
+                break
+        return wall, seconds
 
     # ---- samples ----------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from moelab import plan as plans
-from moelab.cpus import default_threads
+from moelab.cpus import bound_cpus, default_threads
 from moelab.plan import Plan
 
 
@@ -87,7 +87,9 @@ def plan_of(value_of: Callable[[str], Any]) -> Plan:
         given = {"quick": True, **plans.QUICK, **given}
     if "backends" in given and "baseline" not in given and plans.BASELINE not in given["backends"]:
         given["baseline"] = _other_baseline(given["backends"])
-    return Plan(**given)
+    plan = Plan(**given)
+    bound_cpus(plan.threads)  # raises where there are too few
+    return plan
 
 
 def _other_baseline(backends: tuple[str, ...]) -> str:

@@ -130,7 +130,8 @@ def interval(seconds: Sequence[float], process: Sequence[int], *, level: float =
     Raises ValueError for no samples, unequal lengths or a sample that is not positive and finite.
     """
     where = _location(_log("seconds", seconds), _processes(process, len(seconds)), level, seed)
-    return Interval(math.exp(where.value), math.exp(where.low), math.exp(where.high), level)
+    median = float(np.median(seconds))  # of an even number: the mean of the middle two, not of their logarithms
+    return Interval(median, min(median, math.exp(where.low)), max(median, math.exp(where.high)), level)
 
 
 def paired_ratio(

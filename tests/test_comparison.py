@@ -1,0 +1,178 @@
+"""compare and reproduce on made-up result files with known changes."""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from moelab import comparison
+from moelab.cli import main
+
+WORKLOAD = ("qwen3-30b-a3b",)
+
+
+@pytest.fixture(scope="module")
+def synthetic() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("synthetic_result", Path(__file__).with_name("synthetic_result.py"))
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def old(synthetic: ModuleType) -> dict[str, Any]:
+    return dict(json.loads(json.dumps(synthetic.build(0, workloads=WORKLOAD))))
+
+
+@pytest.fixture
+def again(synthetic: ModuleType) -> dict[str, Any]:
+    """Another run of the same code."""
+    return dict(json.loads(json.dumps(synthetic.build(1, workloads=WORKLOAD))))
+
+
+def slow_down(document: dict[str, Any], name: str, factor: float) -> None:
+    """The backend and its A/A control: both run the same code."""
+    for entry in document["benchmarks"]:
+        if entry["extra_info"]["backend"]["name"] == name:
+            entry["stats"]["data"] = [s * factor for s in entry["stats"]["data"]]
+
+
+def machine_mood(document: dict[str, Any], factor: float) -> None:
+    for entry in document["benchmarks"]:
+        entry["stats"]["data"] = [s * factor for s in entry["stats"]["data"]]
+
+
+def save(folder: Path, **documents: dict[str, Any]) -> list[str]:
+    for name, document in documents.items():
+        (folder / f"{name}.json").write_text(json.dumps(document))
+    return [str(folder / f"{name}.json") for name in documents]
+
+
+def test_the_same_code_twice_is_no_change(old: dict[str, Any], again: dict[str, Any], tmp_path: Path) -> None:
+    assert main(["compare", *save(tmp_path, old=old, again=again)]) == 0
+
+
+def test_a_slower_kernel_is_seen_and_sets_the_exit_status(
+    old: dict[str, Any], again: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow_down(again, "moelab", 1.2)
+    files = save(tmp_path, old=old, again=again)
+    assert main(["compare", *files, "--markdown", str(tmp_path / "c.md"), "--figure", str(tmp_path / "c.svg")]) == 1
+    rows = [line for line in capsys.readouterr().out.splitlines() if line.endswith("slower")]
+    assert len(rows) == 6 and all(" moelab " in row for row in rows)
+    text = (tmp_path / "c.md").read_text()
+    assert text.startswith("### again.json against old.json: 6 slower")
+    assert "<details>" in text
+    assert (tmp_path / "c.svg").read_text().count("<svg") == 1
+
+
+def test_the_gate_can_be_set_wider_or_to_other_backends(
+    old: dict[str, Any], again: dict[str, Any], tmp_path: Path
+) -> None:
+    slow_down(again, "moelab", 1.1)
+    files = save(tmp_path, old=old, again=again)
+    assert main(["compare", *files, "--fail-above", "0.3"]) == 0
+    assert main(["compare", *files, "--backend", "vllm"]) == 0
+    assert main(["compare", *files, "--backend", "moelab"]) == 1
+
+
+def test_a_slower_day_is_not_a_slower_kernel(old: dict[str, Any], again: dict[str, Any]) -> None:
+    machine_mood(again, 1.5)
+    before, after = comparison.entries(old), comparison.entries(again)
+    for key, entry in after.items():
+        if entry.label != "torch_loop":
+            assert comparison.change(before[key], entry).verdict.alone not in ("faster", "slower")
+
+
+@pytest.mark.parametrize("difference", ["CPU part", "threads", "layer", "weights"])
+def test_another_machine_or_workload_is_not_a_change_of_the_code(
+    old: dict[str, Any], again: dict[str, Any], tmp_path: Path, difference: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow_down(again, "moelab", 2.0)
+    for entry in again["benchmarks"]:
+        if difference == "threads":
+            entry["extra_info"]["setting"]["threads"] = 4
+        if difference == "weights":
+            entry["extra_info"]["setting"]["cache"] = "warm"
+        if difference == "layer":
+            entry["extra_info"]["case"]["intermediate"] = 512
+    if difference == "CPU part":
+        again["machine_info"]["moelab"]["cpu"]["part"] = "Synthetic 9/9/9"
+    assert main(["compare", *save(tmp_path, old=old, again=again)]) == 2
+    assert f"not a change of the code: qwen3-30b-a3b/t1/uniform/2T moelab: {difference}:" in capsys.readouterr().out
+
+
+def test_broken_and_wrong_measurements_take_no_part(old: dict[str, Any]) -> None:
+    damaged = copy.deepcopy(old)
+    for entry in damaged["benchmarks"]:
+        if entry["extra_info"]["backend"]["label"] == "vllm":
+            entry["extra_info"]["roofline"]["broken"] = True
+        if entry["extra_info"]["backend"]["label"] == "moelab":
+            entry["extra_info"]["correctness"]["passed"] = False
+    assert {label for _, label in comparison.entries(damaged)} == {"torch_loop", "torch_grouped_mm"}
+
+
+def test_files_that_are_no_results_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "a.json").write_text("{}")
+    assert main(["compare", str(tmp_path / "a.json"), str(tmp_path / "b.json")]) == 2
+    assert "a.json" in capsys.readouterr().err
+
+
+def test_hostile_names_stay_inside_their_cell(old: dict[str, Any], again: dict[str, Any], tmp_path: Path) -> None:
+    for document in (old, again):
+        for entry in document["benchmarks"]:
+            entry["extra_info"]["case"]["id"] += "|<script>"
+    main(["compare", *save(tmp_path, old=old, again=again), "--markdown", str(tmp_path / "c.md")])
+    text = (tmp_path / "c.md").read_text()
+    assert "<script>" not in text and "|<" not in text
+    for document in (old, again):
+        for entry in document["benchmarks"]:
+            entry["extra_info"]["case"]["id"] = entry["extra_info"]["case"]["id"].removesuffix("|<script>")
+
+
+# ---- reproduce ------------------------------------------------------------------------------------------------------
+
+
+def test_a_repeated_run_agrees(
+    old: dict[str, Any], again: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = save(tmp_path, old=old, again=again)
+    assert main(["reproduce", files[0], "--with", files[1]]) == 0
+    assert "18 of 18 agree: repeatable on this machine" in capsys.readouterr().out
+
+
+def test_another_machine_reproduces(
+    old: dict[str, Any], again: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    again["machine_info"]["moelab"]["machine_id"] = "ffffffffffff"
+    again["machine_info"]["moelab"]["cpu"]["part"] = "Synthetic 9/9/9"
+    files = save(tmp_path, old=old, again=again)
+    assert main(["reproduce", files[0], "--with", files[1]]) == 0
+    out = capsys.readouterr().out
+    assert "reproduced on another machine" in out and "other CPU part" in out
+
+
+def test_numbers_that_moved_do_not_agree(
+    old: dict[str, Any], again: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    slow_down(again, "moelab", 1.3)
+    files = save(tmp_path, old=old, again=again)
+    assert main(["reproduce", files[0], "--with", files[1]]) == 1
+    assert "12 of 18 agree: not repeatable" in capsys.readouterr().out
+
+
+def test_a_result_of_uncommitted_changes_cannot_be_rebuilt(
+    old: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dirty = copy.deepcopy(old)
+    dirty["moelab"]["source"].update(dirty=True, changed=["kernels/src/pack.cpp"])
+    assert main(["reproduce", *save(tmp_path, dirty=dirty)]) == 2
+    assert "cannot be rebuilt" in capsys.readouterr().err

@@ -1,0 +1,239 @@
+"""The measurement engine on a small layer: rounds, checks of timed outputs, and everything that goes wrong."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from moelab import results
+from moelab.measurement import CaseRun, Missing
+from moelab.plan import Plan
+from moelab.progress import Progress
+from moelab.run import Run
+from moelab.worker_process import WorkerDied, WorkerError, WorkerProcess
+
+FILE = Path(__file__).with_name("backends_for_tests.py")
+HONEST = f"{FILE}:Honest"
+
+
+def load_backends() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("backends_for_tests", FILE)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+BACKENDS = load_backends()
+
+
+def measure(*names: str, **changes: Any) -> tuple[list[CaseRun], list[Missing]]:
+    """A short run on the tiny layer; the first backend is the baseline."""
+    backends = tuple(f"{FILE}:{name}" for name in names)
+    options: dict[str, Any] = {
+        "workloads": ("tiny",), "tokens": (3,), "backends": backends, "baseline": backends[0], "threads": 1,
+        "processes": 2, "budget": 0.0, "fewest_rounds": 3, "most_rounds": 3, "probe_seconds": 0.0,
+        "warm_up_seconds": 0.0, "cache": "warm", **changes,
+    }  # fmt: skip
+    with Path(os.devnull).open("w") as quiet:
+        return Run(Plan(**options), Progress(quiet)).measure(options["workloads"][0])
+
+
+@pytest.fixture(scope="module")
+def honest() -> CaseRun:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("moelab.machine.last_level_bytes", lambda: 32 << 20)  # evicting 300 MiB takes the test's time
+        cases, missing = measure("Honest", "Slower", cache="cold")
+    assert missing == []
+    return cases[0]
+
+
+def test_every_backend_has_a_sample_in_every_round(honest: CaseRun) -> None:
+    assert set(honest.backends) == {"Honest", "Slower", "Honest#2"}
+    for backend in honest.backends.values():
+        assert [(s.process, s.round) for s in backend.samples] == [(p, r) for p in range(2) for r in range(3)]
+        assert all(s.seconds > 0 for s in backend.samples)
+
+
+def test_order_within_a_round_is_shuffled_and_complete(honest: CaseRun) -> None:
+    orders = set()
+    for process in range(2):
+        for round_ in range(3):
+            places = {
+                label: s.position
+                for label, b in honest.backends.items()
+                for s in b.samples
+                if (s.process, s.round) == (process, round_)
+            }
+            assert sorted(places.values()) == [0, 1, 2]
+            orders.add(tuple(sorted(places, key=lambda label: places[label])))
+    assert len(orders) > 1
+
+
+def test_no_input_set_is_timed_twice_and_all_backends_get_the_same(honest: CaseRun) -> None:
+    used = [[s.input for s in b.samples] for b in honest.backends.values()]
+    assert used[0] == used[1] == used[2]
+    assert len(set(used[0])) == len(used[0]) and 0 not in used[0]
+
+
+def test_all_timed_outputs_were_checked(honest: CaseRun) -> None:
+    for backend in honest.backends.values():
+        assert backend.failure is None
+        assert backend.samples_checked == len(backend.samples) == 6
+        assert backend.after.rows == 6 * 3
+        assert backend.after.worst is not None and 0 < backend.after.worst <= 1
+        assert backend.before.rows == 3
+
+
+def test_four_times_the_work_takes_longer(honest: CaseRun) -> None:
+    """The least of six samples: other programs on the machine only add time."""
+    least = {label: min(s.seconds for s in b.samples) for label, b in honest.backends.items()}
+    assert least["Slower"] > 1.5 * least["Honest"]
+
+
+def test_short_warm_calls_share_a_sample() -> None:
+    cases, _ = measure("Honest", tokens=(1,), warm_up_seconds=0.5)
+    samples = cases[0].backends["Honest"].samples
+    assert all(s.calls > 1 for s in samples)
+    starts = sorted(s.input for s in samples)
+    assert all(b - a >= samples[0].calls for a, b in zip(starts, starts[1:], strict=False))
+
+
+@pytest.mark.parametrize("cheat", [c.name for c in BACKENDS.CHEATS])
+def test_cheats_are_caught(cheat: str) -> None:
+    cases, missing = measure("Honest", cheat)
+    assert cases[0].backends[cheat].failure, f"{cheat} passed"
+    assert (cheat, "failed") in [(m.backend, m.kind) for m in missing]
+    cells = results.analyse(cases)
+    assert cheat not in cells[0].ratios
+
+
+def test_honest_backends_survive_beside_cheats() -> None:
+    """Those in a process of their own mistakes stay right; the run goes on."""
+    cases, _ = measure("Honest", "SkipsExperts")
+    assert cases[0].backends["Honest"].failure is None
+    assert len(cases[0].backends["Honest"].samples) == 6
+
+
+def test_a_cache_on_contents_never_gets_a_hit_while_the_clock_runs() -> None:
+    """Nothing to catch: no timed input comes twice, so it has to do the work. Only the control shares its cache."""
+    cases, missing = measure("Honest", "CacheOnContents")
+    assert missing == []
+    own, honest = (cases[0].backends[name] for name in ("CacheOnContents", "Honest"))
+    ratio = np.median([s.seconds for s in own.samples]) / np.median([s.seconds for s in honest.samples])
+    assert ratio > 0.5
+
+
+def test_replacing_the_clock_has_no_effect() -> None:
+    cases, _ = measure("Honest", "StopsTheClock")
+    samples = cases[0].backends["StopsTheClock"].samples
+    assert samples and min(s.seconds for s in samples) > 1e-6
+
+
+def test_an_exception_is_reported_in_its_own_words() -> None:
+    cases, missing = measure("Honest", "Raises")
+    assert [(m.backend, m.kind) for m in missing] == [("Raises", "failed")]
+    assert "out of luck" in missing[0].reason
+    assert cases[0].backends["Honest"].failure is None
+
+
+def test_a_crash_costs_only_the_backend_that_crashed() -> None:
+    cases, missing = measure("Honest", "Crashes")
+    assert [(m.backend, m.kind) for m in missing] == [("Crashes", "failed")]
+    assert "SIGSEGV" in missing[0].reason
+    rounds = [(s.process, s.round) for s in cases[0].backends["Honest"].samples]
+    assert len(set(rounds)) == len(rounds) == 6
+
+
+def test_what_cannot_run_says_why() -> None:
+    cases, missing = measure("Honest", "NotHere", "NotThis", tokens=(3, 9))
+    said = {(m.backend, m.case, m.kind, m.reason) for m in missing}
+    assert ("NotHere", None, "unavailable", "its library is not installed") in said
+    assert ("NotThis", "tiny/t9/uniform/1T", "unsuited", "too many tokens") in said
+    assert "NotHere" not in cases[0].backends
+    assert "NotThis" in cases[0].backends and "NotThis" not in cases[1].backends
+
+
+def test_an_output_of_the_wrong_shape_fails() -> None:
+    _, missing = measure("Honest", "WrongShape")
+    assert "must have 3 x 128" in missing[0].reason
+
+
+def test_a_workload_that_does_not_fit_is_skipped_with_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moelab.run.available", lambda: 1 << 28)
+    cases, missing = measure("Honest")
+    assert cases == []
+    assert missing[0].kind == "skipped" and missing[0].bytes_needed is not None
+    assert "GiB" in missing[0].reason
+
+
+def test_nothing_is_timed_under_emulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOELAB_EMULATED", "1")
+    with pytest.raises(RuntimeError, match="emulated"):
+        measure("Honest")
+
+
+def test_an_idle_peer_is_stopped_while_others_are_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spins lives in a process of its own with threads that never rest; Watches looks at it while it is timed itself."""
+    monkeypatch.setattr("moelab.team.python_of", lambda environment: [sys.executable])
+    monkeypatch.setenv("MOELAB_TEST_FOLDER", str(tmp_path))
+    cases, missing = measure("Honest", "Watches", "Spins", tokens=(1,))
+    assert missing == []
+    seen = (tmp_path / "states").read_text().split()
+    assert len(seen) >= 6
+    assert set(seen) == {"T"}, "the peer was running while another backend was timed"
+    assert len(cases[0].backends["Spins"].samples) == 6
+
+
+# ---- worker processes -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def worker(tmp_path: Path) -> Any:
+    process = WorkerProcess(
+        [sys.executable], threads=1, cpus=sorted(os.sched_getaffinity(0))[:1], settings={}, log=tmp_path / "log"
+    )
+    yield process
+    process.close()
+
+
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_a_paused_worker_is_stopped_and_answers_again(worker: WorkerProcess) -> None:
+    worker.ask("hello", evict_bytes=0)
+    worker.pause()
+    deadline = time.monotonic() + 5
+    while state_of(worker.pid) != "T" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert state_of(worker.pid) == "T"
+    assert "environment" in worker.ask("hello", evict_bytes=0)
+
+
+def test_a_worker_that_dies_or_hangs_is_noticed(worker: WorkerProcess) -> None:
+    worker.ask("hello", evict_bytes=0)
+    with pytest.raises(WorkerError, match="AttributeError"):
+        worker.ask("dance")
+    worker.timeout = 0.2
+    os.kill(worker.pid, signal.SIGSTOP)
+    with pytest.raises(WorkerDied, match="no answer"):
+        worker.ask("hello", evict_bytes=0)
+    with pytest.raises(WorkerDied):
+        worker.ask("hello", evict_bytes=0)
+
+
+def test_a_worker_keeps_to_its_cpus(worker: WorkerProcess) -> None:
+    allowed = sorted(os.sched_getaffinity(0))[:1]
+    assert worker.ask("hello", evict_bytes=0)["environment"]["affinity"] == allowed

@@ -1,0 +1,143 @@
+"""The suite under pytest: a result file that pytest-benchmark itself reads, and exit statuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from pytest_benchmark.logger import Logger
+from pytest_benchmark.storage.file import FileStorage
+
+ROOT = Path(__file__).parents[1]
+BACKENDS = Path(__file__).with_name("backends_for_tests.py")
+
+
+def bench(folder: Path, *backends: str, extra: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """`moelab bench` on the tiny layer, as a user runs it."""
+    names = ",".join(f"{BACKENDS}:{name}" for name in backends)
+    command = [
+        *(sys.executable, "-m", "moelab", "bench", "--workload", "tiny", "--tokens", "2,5", "--threads", "1"),
+        *("--backend", names, "--quick", "--budget", "0", "--cache", "warm", "--out", str(folder), "--no-report", *extra),
+    ]
+    path = os.pathsep.join([str(ROOT / "harness"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, cwd=folder, timeout=240,
+        check=False,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.CompletedProcess[str]]:
+    folder = tmp_path_factory.mktemp("bench")
+    return folder / "result.json", bench(folder, "Honest", "Slower", "NotThis")
+
+
+@pytest.fixture(scope="module")
+def document(run: tuple[Path, subprocess.CompletedProcess[str]]) -> dict[str, Any]:
+    path, done = run
+    assert done.returncode == 0, done.stdout + done.stderr
+    return dict(json.loads(path.read_text()))
+
+
+def test_the_file_follows_the_schema(document: dict[str, Any]) -> None:
+    jsonschema.validate(document, json.loads((ROOT / "reports/schema/result-1.json").read_text()))
+
+
+def test_pytest_benchmark_reads_the_file_and_agrees(document: dict[str, Any], run: Any) -> None:
+    """Its own loader on our file: every statistic follows from the interleaved samples."""
+    storage = FileStorage(str(run[0].parent), logger=Logger(Logger.QUIET))
+    loaded = {bench["fullname"]: bench for bench in storage.load_benchmarks(str(run[0]))}
+    assert len(loaded) == len(document["benchmarks"]) == 7  # 2 cases x 4 labels, but one does not suit one case
+    for entry in document["benchmarks"]:
+        own = loaded[entry["fullname"]]
+        data = entry["stats"]["data"]
+        assert own["median"] == pytest.approx(statistics.median(data))
+        assert own["mean"] == pytest.approx(statistics.fmean(data))
+        assert own["min"] == min(data) and own["max"] == max(data) and own["rounds"] == len(data)
+        assert own["stddev"] == pytest.approx(statistics.stdev(data))
+        assert own["iterations"] == entry["extra_info"]["samples"]["calls"][0]
+        assert entry["extra_info"]["time"]["median"] == pytest.approx(statistics.median(data))
+
+
+def test_pytest_benchmark_compares_the_file(run: Any, document: dict[str, Any]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest_benchmark", "compare", str(run[0])],
+        capture_output=True, text=True, check=False, cwd=run[0].parent,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "Slower" in done.stdout and "tiny/t5/uniform/1T" in done.stdout
+
+
+def test_groups_are_cases_and_entries_backends(document: dict[str, Any]) -> None:
+    groups: dict[str, set[str]] = {}
+    for entry in document["benchmarks"]:
+        groups.setdefault(entry["group"], set()).add(entry["extra_info"]["backend"]["label"])
+    assert groups == {
+        "tiny/t2/uniform/1T": {"Honest", "Slower", "NotThis", "Honest#2"},
+        "tiny/t5/uniform/1T": {"Honest", "Slower", "Honest#2"},
+    }
+
+
+def test_what_did_not_run_and_the_command_are_in_the_file(document: dict[str, Any]) -> None:
+    block = document["moelab"]
+    assert [(m["backend"], m["case"], m["kind"]) for m in block["missing"]] == [
+        ("NotThis", "tiny/t5/uniform/1T", "unsuited")
+    ]
+    command = block["run"]["command"]
+    assert command[command.index("--tokens") + 1] == "2,5" and "--quick" in command
+    assert {cell["control"]["of"] for cell in block["cells"]} == {"Honest"}
+
+
+def test_no_host_name_and_no_environment_is_published(document: dict[str, Any]) -> None:
+    text = json.dumps(document)
+    assert "node" not in document["machine_info"]
+    for name in ("HOME", "USER", "HOSTNAME", "LOGNAME"):
+        value = os.environ.get(name, "")
+        if len(value) > 4:
+            assert f'"{value}"' not in text
+
+
+def test_a_summary_is_printed_and_the_path_comes_last(run: Any, document: dict[str, Any]) -> None:
+    lines = run[1].stdout.strip().splitlines()
+    assert lines[-1] == f"result: {run[0]}"
+    assert any("speed / Honest" in line for line in lines)
+    assert "round" in run[1].stderr or "rounds" in run[1].stderr
+
+
+def test_a_wrong_result_fails_the_run_and_is_no_measurement(tmp_path: Path) -> None:
+    done = bench(tmp_path, "Honest", "SkipsExperts")
+    assert done.returncode == 1
+    written = json.loads((tmp_path / "result.json").read_text())
+    labels = {e["extra_info"]["backend"]["label"] for e in written["benchmarks"]}
+    assert "SkipsExperts" not in labels and "Honest" in labels
+    assert {(m["backend"], m["kind"]) for m in written["moelab"]["missing"]} == {("SkipsExperts", "failed")}
+
+
+def test_being_slow_never_fails_a_run(document: dict[str, Any], run: Any) -> None:
+    slower = [e for e in document["benchmarks"] if e["extra_info"]["backend"]["label"] == "Slower"]
+    assert all(e["extra_info"]["ratio"]["value"] < 0.9 for e in slower)
+    assert run[1].returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("extra", "complaint"),
+    [
+        (("--expect", "cpu=Pentium-60"), "not the machine that was expected"),
+        (("--expect", "nonsense"), "must be one of"),
+        (("--workload", "gpt-6"), "gpt-6"),
+        (("--threads", "4096"), "4096"),
+        (("--routing", "zigzag"), "zigzag"),
+    ],
+)
+def test_wrong_options_stop_before_anything_runs(tmp_path: Path, extra: tuple[str, ...], complaint: str) -> None:
+    done = bench(tmp_path, "Honest", extra=extra)
+    assert done.returncode == 2
+    assert complaint in done.stderr
+    assert not (tmp_path / "result.json").exists()
