@@ -137,6 +137,13 @@ def report(session: nox.Session) -> None:
     run_in_lab(session, "python", "-m", "moelab", "report", *session.posargs)
 
 
+@nox.session(default=False)
+def images(session: nox.Session) -> None:
+    """The images for both architectures: built without a registry, twice, and run. Starts an engine where none runs."""
+    session.install("-c", str(CONSTRAINTS), *extras("images"))
+    session.run("python", "ci/images.py", *session.posargs, env=ENVIRONMENT)
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Style and types: ruff, mypy strict, clang-format."""
@@ -152,3 +159,4 @@ def lint(session: nox.Session) -> None:
     session.run("mypy")
     sources = [str(path) for path in sorted((ROOT / "kernels").rglob("*")) if path.suffix in {".h", ".cpp"}]
     session.run("clang-format", "--dry-run", "-Werror", *sources)
+    session.run("python", "ci/lint_workflows.py", env=ENVIRONMENT)
