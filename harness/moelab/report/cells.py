@@ -31,15 +31,15 @@ def read_cells(document: Node, result: Result) -> list[Cell]:
     groups: dict[tuple[Case, Setting], list[Node]] = {}
     for entry in document["benchmarks"].items():
         extra = entry["extra_info"]
-        case = extra["case"]
-        if not (case["workload"].text() and case["tokens"].integer() and extra["backend"]["name"].text()):
+        about = extra["case"]
+        if not (about["workload"].text() and about["tokens"].integer() and extra["backend"]["name"].text()):
             continue
-        groups.setdefault((_case(case), _setting(extra)), []).append(entry)
-    about = {cell["case"].text(): cell for cell in document["moelab"]["cells"].items()}
+        groups.setdefault((_case(about), _setting(extra)), []).append(entry)
+    described = {cell["case"].text(): cell for cell in document["moelab"]["cells"].items()}
     cells = []
     for (case, setting), entries in groups.items():
         key = entries[0]["extra_info"]["case"]["id"].text() or entries[0]["group"].text()
-        cells.append(_cell(case, setting, entries, about.get(key, Node(None)), result))
+        cells.append(_cell(case, setting, entries, described.get(key, Node(None)), result))
     return [cell for cell in cells if cell.measurements]
 
 

@@ -32,6 +32,7 @@ WIDTH = 6.6  # inches; at most half of a wide page, so that 9 pt text stays near
 _FOOTER_LINE = 0.115  # inches
 _FOOTER_COLUMNS = 138  # characters of 5.6 pt that fit WIDTH
 _FOOTER_MOST_LINES = 6
+_FOOTER_ID = "origin"
 
 # Stands before every id of an inline SVG; the page puts its own name there, since one file may hold several pages.
 # A private-use character, which clean text never holds.
@@ -166,11 +167,12 @@ def _add_footer(figure: Figure, footer: str) -> None:
     for legend in figure.legends:
         legend.set_bbox_to_anchor((0.0, 1 - 0.27 / grown))
     figure.text(0.012, 0.06 / grown, "\n".join(lines), size=5.6, color=ROLES["muted"].light, va="bottom", ha="left",
-                linespacing=1.25)  # fmt: skip
+                linespacing=1.25, gid=_FOOTER_ID)  # fmt: skip
 
 
 # ---- SVG ------------------------------------------------------------------------------------------------------------
 _ID = re.compile(r'\b(id|xlink:href|href)="(#?)([^"]+)"|url\(#([^)]+)\)')
+_FOOTER_GROUP = re.compile(rf'<g id="{_FOOTER_ID}">.*?</g>', re.DOTALL)
 _STYLE_BLOCK = re.compile(r"<style[^>]*>.*?</style>", re.DOTALL)
 _HEAD = re.compile(r"^.*?(?=<svg\b)", re.DOTALL)
 _SVG_TAG = re.compile(r"<svg\b[^>]*>", re.DOTALL)
@@ -197,10 +199,10 @@ def _standalone(svg: str, drawn: Drawn) -> str:
 
 
 def _inline(svg: str, drawn: Drawn, body_points: float) -> str:
-    """The SVG for a page: no header, no page-wide style, ids of its own, the footer (told by the caption) cropped."""
+    """The SVG for a page: no header, no page-wide style, ids of its own, and no footer: the caption tells it."""
     box = _VIEW_BOX.search(svg)
     width = float(box[1].split()[2]) if box else WIDTH * 72
-    svg = _STYLE_BLOCK.sub("", _HEAD.sub("", svg), count=1)
+    svg = _FOOTER_GROUP.sub("", _STYLE_BLOCK.sub("", _HEAD.sub("", svg), count=1))
     svg = _ID.sub(lambda match: _own_id(match, f"{ID_PREFIX}{drawn.name}-"), svg)
     tag = (
         f'<svg class="plot" role="img" aria-label="{_xml(drawn.alt)}" viewBox="0 0 {width:g} {body_points:g}" '

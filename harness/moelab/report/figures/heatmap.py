@@ -114,8 +114,8 @@ def _grid(
     axes.set_position((box.x0, box.y0, box.width - 0.62 / WIDTH, box.height))
     scale = figure.add_axes((box.x1 - 0.45 / WIDTH, box.y0, 0.11 / WIDTH, box.height))
     bar = figure.colorbar(image, cax=scale)
-    bar.ax.tick_params(labelsize=7, length=2)
+    bar.ax.tick_params(labelsize=8, length=2)
     bar.outline.set_visible(False)
     bar.ax.yaxis.set_major_formatter(lambda value, _: tick(value) if tick is not str else f"{value:.0f}")
-    bar.ax.set_title(label, size=7, weight="normal", loc="right", pad=4)
+    bar.ax.set_title(label, size=8, weight="normal", loc="right", pad=4)
     return figure

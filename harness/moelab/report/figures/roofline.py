@@ -70,7 +70,7 @@ def _draw(points: Sequence[tuple[int, Measurement]], backends: Sequence[str]) ->
         if backend == backends[0]:
             for tokens, m in own:
                 axes.annotate(str(tokens), (m.roofline.flops / m.roofline.bytes, m.roofline.flops / m.time.value / 1e9),
-                              xytext=(0, 5), textcoords="offset points", size=7, ha="center")  # fmt: skip
+                              xytext=(0, 5), textcoords="offset points", size=8, ha="center")  # fmt: skip
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_minor_locator(NullLocator())

@@ -41,7 +41,7 @@ def speedup(name: str, title: str, footer: str, cells: Sequence[Cell]) -> Drawn 
 
 
 def _draw(cells: Sequence[Cell], peers: Sequence[str]) -> Figure:
-    figure, (axes,) = new_figure(3.3, legend_rows=legend_rows(len(peers)))
+    figure, (axes,) = new_figure(3.3, legend_rows=legend_rows(len(peers)), left=0.74)
     width = 0.82 / len(peers)
     handles: dict[str, Handle] = {}
     values: list[float] = []
@@ -59,7 +59,7 @@ def _draw(cells: Sequence[Cell], peers: Sequence[str]) -> Figure:
     axes.set_xlim(-0.6, len(cells) - 0.4)
     axes.grid(visible=False, axis="x")
     axes.set_xlabel("tokens in the batch")
-    axes.set_ylabel(f"speed of {OURS} (above 1: faster)")
+    axes.set_ylabel(f"speed of {OURS}")
     legend_above(figure, list(handles.values()), list(handles))
     return figure
 

@@ -24,7 +24,7 @@ def of_model(group: Group, workload: str) -> list[Cell]:
 
 def speedup_chart(group: Group, workload: str) -> Drawn | None:
     cells = of_model(group, workload)
-    units = "Ratio of times, other / ours, median over paired rounds; pale bars: same or undecided"
+    units = f"Time of the other / time of {OURS}, median over paired rounds; pale bars: same or undecided"
     title = f"{workload}: speed of {OURS} against each backend"
     return speedup(group_name(group, "speedup", workload), title, footer(cells, units), cells)
 
