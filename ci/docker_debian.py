@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Runs a command of this clone in the pinned Debian base image: docker_debian.py -- COMMAND ARGUMENT.
 
-Packages come from the dated snapshot that the base image names (dockerfiles/apt.sh), so that compiler and emulator are
-the same every time, whatever the runner has. The clone is copied into the container: nothing of it is changed.
+Packages come from the dated snapshot that the base image names (dockerfiles/apt/install.sh), so that compiler and
+emulator are the same every time, whatever the runner has. The clone is copied into the container: nothing of it is
+changed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("ca-certificates", "g++", "g++-aarch64-linux-gnu", "git", "python3-venv", "qemu-user", "qemu-user-static")
 # In the container: packages, then a clone that belongs to root there, then the command as given.
 SCRIPT = """
-sh /src/dockerfiles/apt.sh $PACKAGES
+sh /src/dockerfiles/apt/install.sh $PACKAGES
 git config --global --add safe.directory "*"
 git clone -q /src /clone
 cd /clone

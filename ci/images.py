@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Builds the images for both architectures without a registry, twice, and runs them: `nox -s images`.
+
+    python ci/images.py [--once] [--base local|public] [--keep FOLDER]
+
+An engine that runs already is used; else one is started (root, Debian 12; see images_engine.py) and stopped again, with
+nothing left behind. Where neither works, one line says why; with CI=true that is a failure. Needs the docker SDK.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import docker
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH hides this folder
+import images_base
+import images_build
+import images_engine
+import images_runs as runs
+from images_build import Offline
+from images_engine import Engine, NoEngineError
+
+PLATFORMS = ("linux/amd64", "linux/arm64")
+TARGETS = ("lab", "test")
+QUICK_CASE = ("--workload", "tiny", "--tokens", "1,16", "--backend", "moelab,torch_loop", "--budget", "20")
+# Python tests that need nothing but the installed packages.
+NATIVE_TESTS = ("tests/test_kernels.py", "tests/test_oracle.py")
+REDUCED = ("--quick", "--timeout", "120")
+
+
+class Clock:
+    """Prints what each step took."""
+
+    @contextlib.contextmanager
+    def step(self, title: str) -> Iterator[None]:
+        """One step."""
+        start = time.monotonic()
+        print(f"images: {title} …", flush=True)
+        yield
+        print(f"images: {title}: {time.monotonic() - start:.0f} s", flush=True)
+
+
+@contextlib.contextmanager
+def engine_for(home: Path, clock: Clock) -> Iterator[tuple[Engine, bool]]:
+    """An engine, and whether it is ours. NoEngineError where none can be had."""
+    found = images_engine.running()
+    if found is not None:
+        if not found.multi:
+            raise NoEngineError(
+                "the Docker engine here keeps one architecture per tag: turn on its containerd image store "
+                '({"features": {"containerd-snapshotter": true}} in daemon.json)'
+            )
+        yield found, False
+        return
+    if os.geteuid() != 0:
+        raise NoEngineError("no Docker engine runs here, and only root could start one")
+    with clock.step("install an engine"):
+        images_engine.install()
+    with images_engine.emulation(), images_engine.started(home) as own:
+        yield own, True
+
+
+def wheels_folder(scratch: Path) -> Path:
+    """A folder with the wheels of pip's own find-links, for what the package index lacks (torch's CPU build)."""
+    target = scratch / "wheels"
+    target.mkdir()
+    for folder in os.environ.get("PIP_FIND_LINKS", "").split():
+        for wheel in Path(folder).glob("torch-*.whl") if Path(folder).is_dir() else ():
+            shutil.copy2(wheel, target)
+    return target
+
+
+def offline_for(scratch: Path, clock: Clock) -> Offline:
+    """Local stand-ins for the registry."""
+    with clock.step("base images from Debian packages"):
+        images_base.make(scratch / "base", images_build.commit_time())
+    pipconf = scratch / "pip.conf"
+    pipconf.write_text("[global]\ntimeout = 180\nretries = 10\n")
+    return Offline(scratch / "base", wheels_folder(scratch), pipconf)
+
+
+def build(engine: Engine, offline: Offline | None, scratch: Path, clock: Clock, *, twice: bool) -> dict[str, str]:
+    """Builds all targets; with `twice` a second time without a cache, which must give the same layers."""
+    log = scratch / "bake.log"
+    with clock.step(f"build {', '.join(TARGETS)} for {', '.join(PLATFORMS)}"):
+        digests = images_build.bake(engine, TARGETS, PLATFORMS, offline, log=log)
+    store = None if engine.home is None else images_build.Store(engine.home / "exec" / "containerd" / "containerd.sock")
+    if store is not None:
+        for target, digest in digests.items():
+            sizes = ", ".join(f"{p} {size / 1e6:.0f} MB" for p, size in store.sizes(digest).items())
+            print(f"images: {target} {digest}: {sizes} to transfer")
+    if twice:
+        with clock.step("build lab again without a cache"):
+            second = images_build.bake(engine, ("lab",), PLATFORMS, offline, again=True, tag="moelab-again", log=log)
+        if second["lab"] != digests["lab"] and store is not None:
+            first_layers, second_layers = store.layers(digests["lab"]), store.layers(second["lab"])
+            if first_layers != second_layers:
+                raise runs.CheckError(f"two builds differ in their layers:\n{first_layers}\n{second_layers}")
+            print("images: two builds: same layers, other manifests")
+        elif second["lab"] != digests["lab"]:
+            raise runs.CheckError(f"two builds differ: {digests['lab']} and {second['lab']}")
+        else:
+            print(f"images: two builds gave the same bytes: {second['lab']}")
+    return digests
+
+
+def run_all(engine: Engine, digests: dict[str, str], scratch: Path) -> runs.Runner:
+    """Runs both architectures."""
+    runner = runs.Runner(docker.DockerClient(base_url=engine.url, timeout=900))
+    lab, test = "moelab:lab", "moelab:test"
+    runs.self_check(runner, lab, "linux/amd64")
+    runs.lean(runner, lab, "linux/amd64")
+    runs.cpp_tests(runner, test, "linux/amd64", None, ["--timeout", "300"])
+    native = [name for name in NATIVE_TESTS if (images_build.ROOT / name).exists()]
+    runs.python_tests(runner, test, "linux/amd64", None, native)
+    runs.quick_bench(runner, lab, digests["lab"], scratch / "results", QUICK_CASE)
+    runs.refuses_to_time(runner, lab)
+    for core in runs.CORES:
+        runs.self_check(runner, lab, "linux/arm64", core)
+        runs.cpp_tests(runner, test, "linux/arm64", core, REDUCED)
+    for core in runs.WITHOUT_BF16:
+        runs.refuses_missing_isa(runner, lab, core)
+    return runner
+
+
+def main() -> int:
+    """Builds, compares, runs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--once", action="store_true", help="build once: do not show that two builds are the same")
+    parser.add_argument("--base", choices=("local", "public"), help="default: local with an engine of our own")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="copy the bench's result and the build log there")
+    options = parser.parse_args()
+    clock, began = Clock(), time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="moelab-images-") as folder:
+        scratch = Path(folder)
+        scratch.chmod(0o755)  # containers' users look into it
+        try:
+            with engine_for(scratch / "engine", clock) as (engine, own):
+                local = options.base == "local" or (options.base is None and own)
+                offline = offline_for(scratch, clock) if local else None
+                digests = build(engine, offline, scratch, clock, twice=not options.once)
+                with clock.step("run"):
+                    runner = run_all(engine, digests, scratch)
+        except NoEngineError as error:
+            print(f"images: not built: {error}")
+            return 1 if os.environ.get("CI") == "true" else 0
+        except (runs.CheckError, RuntimeError) as error:
+            print(f"images: {error}", file=sys.stderr)
+            return 1
+        finally:
+            if options.keep:
+                options.keep.mkdir(parents=True, exist_ok=True)
+                for path in (scratch / "bake.log", scratch / "results" / "out" / "result.json"):
+                    if path.exists():
+                        shutil.copy2(path, options.keep)
+        print(f"images: {len(runner.done)} checks passed, {time.monotonic() - began:.0f} s in all")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

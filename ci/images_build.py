@@ -1,0 +1,140 @@
+"""Builds the images with `docker buildx bake` and compares two builds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from images_engine import Engine
+
+ROOT = Path(__file__).resolve().parents[1]
+BAKE = ROOT / "docker-bake.hcl"
+OFFLINE = ROOT / "dockerfiles" / "docker-bake.offline.hcl"
+CA = Path("/etc/ssl/certs/ca-certificates.crt")
+# The same bytes from every build of a commit: times of the commit, one compression, no attestation inside the index.
+# (zstd because gzip of a layer with torch takes half a minute.)
+OUTPUT = "type=image,rewrite-timestamp=true,unpack=true,oci-mediatypes=true,compression=zstd,force-compression=true"
+# What a second build makes anew; the compilers' stage is not part of an image.
+REBUILT = ("base", "stdlib", "packages", "builder", "cpptests", "lab", "test")
+
+
+@dataclass(frozen=True)
+class Offline:
+    """What stands in for the registry of images and for torch's index on a machine that reaches neither."""
+
+    base: Path
+    wheels: Path
+    pipconf: Path
+
+    def variables(self) -> dict[str, str]:
+        """Variables of dockerfiles/docker-bake.offline.hcl."""
+        return {
+            "BASE_FOLDER": str(self.base),
+            "WHEELS_FOLDER": str(self.wheels),
+            "CA_FILE": str(CA),
+            "PIPCONF_FILE": str(self.pipconf),
+        }
+
+
+def commit() -> str:
+    """The commit of this clone."""
+    return subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+def commit_time() -> int:
+    """Its time: the time stamp of everything in the images."""
+    done = subprocess.run(
+        ["git", "show", "-s", "--format=%ct", "HEAD"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    return int(done.stdout)
+
+
+def arguments(
+    targets: Sequence[str], platforms: Sequence[str], *, offline: bool, again: bool, metadata: Path | None
+) -> list[str]:
+    """Arguments of `docker buildx bake`."""
+    words = ["buildx", "bake", "--progress=plain", "-f", str(BAKE)]
+    words += ["-f", str(OFFLINE)] if offline else []
+    words += ["--set", f"*.platform={','.join(platforms)}"]
+    for target in targets:
+        words += ["--set", f"{target}.output={OUTPUT}"]
+        if again:
+            words += ["--set", f"{target}.no-cache-filter={','.join(REBUILT)}"]
+    words += ["--metadata-file", str(metadata)] if metadata else []
+    return [*words, *targets]
+
+
+def bake(
+    engine: Engine, targets: Sequence[str], platforms: Sequence[str], offline: Offline | None, *, again: bool = False,
+    tag: str = "moelab", log: Path,
+) -> dict[str, str]:  # fmt: skip
+    """Builds targets for platforms; digest of each target's image. RuntimeError with the end of the log."""
+    variables = {"TAG": tag, "COMMIT": commit(), "SOURCE_DATE_EPOCH": str(commit_time())}
+    env = {**engine.environment, **variables, **(offline.variables() if offline else {})}
+    with tempfile.TemporaryDirectory() as folder, log.open("ab") as out:
+        metadata = Path(folder) / "metadata.json"
+        words = arguments(targets, platforms, offline=offline is not None, again=again, metadata=metadata)
+        command = ["nice", "-n", "5", engine.docker, *words]
+        status = subprocess.run(command, cwd=ROOT, env=env, stdout=out, stderr=out, check=False).returncode
+        if status:
+            tail = log.read_text(errors="replace").splitlines()[-40:]
+            raise RuntimeError("docker buildx bake failed:\n" + "\n".join(tail))
+        built: dict[str, Any] = json.loads(metadata.read_text())
+    return {target: str(built[target]["containerimage.digest"]) for target in targets}
+
+
+def printed(docker: str, offline: Offline | None, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
+    """What bake would build, as JSON; needs no engine. Bake ignores misspelt keys: tests look at this."""
+    words = [docker, "buildx", "bake", "--print", "-f", str(BAKE)]
+    words += ["-f", str(OFFLINE)] if offline else []
+    env = {**environment, **(offline.variables() if offline else {})}
+    done = subprocess.run([*words, "lab", "test", "ab"], cwd=ROOT, env=env, check=True, capture_output=True, text=True)
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+class Store:
+    """Looks into the engine's content store: what an image's index, manifests and configurations say."""
+
+    def __init__(self, socket: Path) -> None:
+        self.socket = socket
+
+    def content(self, digest: str) -> dict[str, Any]:
+        """A JSON document of the store."""
+        command = ["ctr", "--address", str(self.socket), "--namespace", "moby", "content", "get", digest]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def layers(self, index: str) -> dict[str, list[str]]:
+        """Digests of the unpacked layers (they do not depend on a compressor) by platform."""
+        return {
+            platform: list(self.content(manifest["config"]["digest"])["rootfs"]["diff_ids"])
+            for platform, manifest in self._manifests(index)
+        }
+
+    def sizes(self, index: str) -> dict[str, int]:
+        """Compressed bytes by platform: what a pull transfers."""
+        return {
+            platform: sum(int(layer["size"]) for layer in manifest["layers"])
+            for platform, manifest in self._manifests(index)
+        }
+
+    def _manifests(self, index: str) -> list[tuple[str, dict[str, Any]]]:
+        document = self.content(index)
+        if "manifests" not in document:
+            config = self.content(document["config"]["digest"])
+            return [(f"{config['os']}/{config['architecture']}", document)]
+        return [
+            (f"{entry['platform']['os']}/{entry['platform']['architecture']}", self.content(entry["digest"]))
+            for entry in document["manifests"]
+            if entry["platform"]["os"] != "unknown"
+        ]

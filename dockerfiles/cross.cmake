@@ -1,0 +1,10 @@
+# Cross-build with Debian's compilers for the machine that the environment names: MOELAB_CROSS=aarch64 or x86_64.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR $ENV{MOELAB_CROSS})
+string(REPLACE "_" "-" triple "$ENV{MOELAB_CROSS}-linux-gnu")
+set(CMAKE_C_COMPILER ${triple}-gcc)
+set(CMAKE_CXX_COMPILER ${triple}-g++)
+set(CMAKE_FIND_ROOT_PATH /usr/${triple})
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
