@@ -109,12 +109,15 @@ def test_packages_come_from_the_day_of_the_base_image(tmp_path: Path):
     assert second == SNAPSHOT.split("\n\n")[1]  # a stanza without a date stays
 
 
+@pytest.fixture
+def ci_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripts of ci/ import each other."""
+    monkeypatch.syspath_prepend(str(ROOT / "ci"))
+
+
+@pytest.mark.usefixtures("ci_modules")
 def test_bake_is_asked_for_both_platforms_and_the_second_build_rebuilds_what_is_in_the_image():
-    sys.path.insert(0, str(ROOT / "ci"))
-    try:
-        build = script("images_build")
-    finally:
-        sys.path.pop(0)
+    build = script("images_build")
     words = build.arguments(["lab"], ["linux/amd64", "linux/arm64"], offline=True, again=True, metadata=None)
     assert "*.platform=linux/amd64,linux/arm64" in words
     assert any("rewrite-timestamp=true" in word for word in words)
@@ -129,6 +132,33 @@ def test_the_offline_file_replaces_the_very_base_that_is_pinned():
     base = re.search(r"^ARG BASE=(\S+)$", dockerfile, re.MULTILINE)
     assert base is not None
     assert f'"{base[1]}" = "target:local-base"' in (ROOT / "dockerfiles" / "docker-bake.offline.hcl").read_text()
+
+
+@pytest.mark.usefixtures("ci_modules")
+def test_a_push_is_by_digest_without_a_tag_and_attested(tmp_path: Path):
+    push = script("images_push")
+    words = push.bake_arguments("host/owner/moelab", "arm64", tmp_path / "m.json")
+    assert "lab.platform=linux/arm64" in words
+    assert any("push-by-digest=true" in word for word in words)
+    assert {"lab.tags=", "lab.attest=type=sbom", "lab.attest=type=provenance,mode=max"} <= set(words)
+
+
+@pytest.mark.usefixtures("ci_modules")
+def test_wrong_names_and_digests_are_refused(tmp_path: Path):
+    push = script("images_push")
+    assert push.image_name("ghcr.io/Owner/MoeLab") == "ghcr.io/owner/moelab"
+    with pytest.raises(ValueError, match=r"--image is 'x; id', expected HOST/OWNER/NAME"):
+        push.image_name("x; id")
+    (tmp_path / "amd64.json").write_text('{"digest": "sha256:' + "0" * 64 + '"}')
+    with pytest.raises(ValueError, match=r"arm64.json: digest is ''"):
+        push.digests(tmp_path)
+    (tmp_path / "arm64.json").write_text('{"digest": "latest"}')
+    with pytest.raises(ValueError, match=r"digest is 'latest', expected sha256"):
+        push.digests(tmp_path)
+    (tmp_path / "arm64.json").write_text('{"digest": "sha256:' + "1" * 64 + '"}')
+    assert push.digests(tmp_path) == ["sha256:" + "0" * 64, "sha256:" + "1" * 64]
+    with pytest.raises(ValueError, match="REF_NAME is ''"):
+        push.manifest("host/owner/moelab", tmp_path, "")
 
 
 def facts(**changes: Any) -> dict[str, Any]:

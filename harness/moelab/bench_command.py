@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"moelab bench: {error}", file=sys.stderr)
         return USAGE
-    if machine.emulated():
+    if machine.emulated() and not arguments.emulated:
         print("moelab bench: instructions are emulated here; a time would mean nothing, none is taken", file=sys.stderr)
         return USAGE
     folder = (arguments.out or default_folder()).resolve()

@@ -57,6 +57,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "metavar": "KEY=VALUE,…",
         "help": "stop before measuring unless the machine keeps this: cpu=neoverse-n2,features=bf16",
     },
+    "emulated": {
+        "action": "store_true",
+        "help": "run under emulation all the same, as a test: the file is marked, its times mean nothing",
+    },
 }  # fmt: skip
 
 _FIELDS = {
@@ -70,6 +74,7 @@ _FIELDS = {
     "seed": "seed",
     "processes": "processes",
     "budget": "budget",
+    "emulated": "emulated",
 }
 
 

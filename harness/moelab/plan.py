@@ -38,6 +38,9 @@ class Plan:
     rows: int = 4
     """Rows of each timed output that are checked."""
 
+    emulated: bool = False
+    """Run where instructions are emulated too, as a test of everything but the times."""
+
     def __post_init__(self) -> None:
         for workload in self.workloads:
             layer_by_name(workload)

@@ -29,7 +29,7 @@ class Run:
     """Measures the plan's workloads on demand, so that a test runner can ask for them one by one."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
-        if machine.emulated():
+        if machine.emulated() and not plan.emulated:
             raise EmulatedError(
                 "instructions are emulated on this machine; a time would mean nothing, so none is taken"
             )
@@ -63,6 +63,7 @@ class Run:
                 folder=folder,
                 separate_copy=copies,
                 progress=self.progress,
+                emulated=machine.emulated(),
             )
             return run.run(deadline)
 
