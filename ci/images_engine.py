@@ -157,7 +157,7 @@ def started(home: Path) -> Iterator[Engine]:
         )
     )
     forwarding = Path("/proc/sys/net/ipv4/ip_forward").read_text()
-    rules = subprocess.run(["iptables-save"], capture_output=True, check=False).stdout
+    rules = _firewall()
     with (home / "dockerd.log").open("wb") as log:
         process = subprocess.Popen(
             [dockerd, "--config-file", str(config)], stdout=log, stderr=log, start_new_session=True
@@ -168,9 +168,9 @@ def started(home: Path) -> Iterator[Engine]:
         yield engine
     finally:
         _stop(process)
-        _clear(home)
+        _restore_firewall(rules)
         Path("/proc/sys/net/ipv4/ip_forward").write_text(forwarding)
-        subprocess.run(["iptables-restore"], input=rules, capture_output=True, check=False)
+        _clear(home)
 
 
 def _wait_for(engine: Engine, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -196,6 +196,26 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
             process.wait()
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGTERM)  # what it may have left in its own process group
+
+
+def _firewall() -> str:
+    """The packet filter's rules, as iptables-save prints them: only of tables that are in use."""
+    return subprocess.run(["iptables-save"], capture_output=True, text=True, check=False).stdout
+
+
+def _restore_firewall(before: str) -> None:
+    """Puts back the rules from before the engine; a table that only the engine used is emptied."""
+    subprocess.run(["iptables-restore"], input=before, text=True, capture_output=True, check=False)
+    used = set(re.findall(r"^\*(\w+)", before, re.MULTILINE))
+    table = ""
+    for line in _firewall().splitlines():
+        if line.startswith("*"):
+            table = line[1:]
+            if table not in used:
+                for action in ("-F", "-X"):
+                    subprocess.run(["iptables", "-t", table, action], capture_output=True, check=False)
+        elif line.startswith(":") and table not in used and line.split()[1] != "-":
+            subprocess.run(["iptables", "-t", table, "-P", line.split()[0][1:], "ACCEPT"], check=False)
 
 
 def _clear(home: Path) -> None:
