@@ -111,10 +111,7 @@ def save(drawn: Drawn, folder: Path) -> Files:
     names = (f"figures/{drawn.name}.svg", f"figures/{drawn.name}.png", f"data/{drawn.name}.csv")
     (folder / "figures").mkdir(parents=True, exist_ok=True)
     with style():
-        figure = drawn.draw()
-        set_title(figure, drawn.title)
-        body = figure.get_figheight()
-        _add_footer(figure, drawn.footer)
+        figure, body = _finished(drawn)
         FigureCanvasAgg(figure)
         figure.savefig(folder / names[1], format="png", metadata={"Title": drawn.title, "Software": None})
         svg = _svg(figure)
@@ -122,6 +119,22 @@ def save(drawn: Drawn, folder: Path) -> Files:
     (folder / names[0]).write_text(_standalone(svg, drawn), encoding="utf-8")
     write_csv(data_path(folder, drawn.name), drawn.columns, drawn.rows)
     return Files(_inline(svg, drawn, body * 72), *names)
+
+
+def standalone_svg(drawn: Drawn) -> str:
+    """The SVG alone, as `save` writes it."""
+    with style():
+        figure, _ = _finished(drawn)
+        return _standalone(_svg(figure), drawn)
+
+
+def _finished(drawn: Drawn) -> tuple[Figure, float]:
+    """The figure with title and footer, and its height in inches without the footer."""
+    figure = drawn.draw()
+    set_title(figure, drawn.title)
+    body = float(figure.get_figheight())
+    _add_footer(figure, drawn.footer)
+    return figure, body
 
 
 def data_path(folder: Path, name: str) -> Path:
