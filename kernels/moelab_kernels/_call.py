@@ -73,6 +73,9 @@ def fused_moe(
     """
     if not isinstance(packed, PackedExperts):
         raise TypeError(f"packed: {type(packed).__name__}, expected PackedExperts")
+    if not isinstance(apply_router_weight_on_input, bool):
+        kind = type(apply_router_weight_on_input).__name__
+        raise TypeError(f"apply_router_weight_on_input: {kind}, expected a bool")
     if isinstance(x, np.ndarray):
         return _numpy.fused_moe(
             x, packed, topk_weights, topk_ids, out, apply_router_weight_on_input, num_threads, bf16_as_uint16

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from operator import index
 from pathlib import Path
+from typing import Any
 
 _INT32_MAX = 2**31 - 1
 
@@ -40,6 +41,17 @@ class _Threads:
 threads = _Threads()
 
 
+def checked(num_threads: Any) -> int:
+    """A thread count that somebody asked for. Raises TypeError or ValueError."""
+    try:
+        count = index(num_threads)
+    except TypeError:
+        raise TypeError(f"num_threads: {type(num_threads).__name__}, expected an int or None") from None
+    if not 1 <= count <= _INT32_MAX:
+        raise ValueError(f"num_threads: {count}, expected 1 or more, or None for the process's setting")
+    return count
+
+
 def resolve(num_threads: int | None) -> int:
     """The thread count to hand to the library; 0 leaves it to the OpenMP setting of the calling thread."""
     if threads.limit is not None:
@@ -48,13 +60,7 @@ def resolve(num_threads: int | None) -> int:
         # torch keeps one setting for the process and gives it to a thread on its first parallel call; OpenMP
         # alone would not know it in a new thread.
         return threads.default() if threads.default is not None else 0
-    try:
-        count = index(num_threads)
-    except TypeError:
-        raise TypeError(f"num_threads: {type(num_threads).__name__}, expected an int or None") from None
-    if not 1 <= count <= _INT32_MAX:
-        raise ValueError(f"num_threads: {count}, expected 1 or more, or None for the process's setting")
-    return count
+    return checked(num_threads)
 
 
 def _after_fork() -> None:

@@ -233,7 +233,7 @@ def fused_moe(
         packed.intermediate,
         packed.activation,
         on_input,
-        num_threads,
+        num_threads if num_threads is None else _openmp.checked(num_threads),
     )
     if out is None:
         result: torch.Tensor = _fused_moe(*arguments)
