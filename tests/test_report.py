@@ -574,3 +574,41 @@ def test_two_hundred_files_in_a_minute(document: Document, tmp_path: Path) -> No
     assert time.process_time() - start < 60
     assert report.figures_left_out > 0
     assert len(list((tmp_path / "out" / "machines").iterdir())) == 200
+
+
+# ---- counts and predictions ---------------------------------------------------------------------------------------
+TABLE = {
+    "moelab_table": 1, "kind": "counts", "title": "Instructions", "about": "Counted under emulation.",
+    "columns": ["case", {"name": "total", "unit": "instructions"}, "each"],
+    "rows": [["yardstick", 1234567, 1.5], ["<b>other</b>", None]], "tool": "qemu", "command": ["nox", "-s", "counts"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "file", "says"),
+    [
+        ("counts", "counts.html", "Counts, not time"),
+        ("prediction", "predictions.html", "Predicted, not measured"),
+        ("end_to_end", "models-end-to-end.html", "Measured on whole models"),
+    ],
+)
+def test_counts_and_predictions_have_pages_apart(
+    small: Document, report: Callable[..., ReportPaths], kind: str, file: str, says: str
+) -> None:
+    folder = report(small, {**TABLE, "kind": kind}).html.parent
+    page = Page(folder / file)
+    assert says in page.words
+    assert "1\u202f234\u202f567".replace("\u202f", " ") in page.words
+    assert "<b>other</b>" in page.words
+    assert "nox -s counts" in page.words
+    assert "yardstick" not in Page(folder / "index.html").words
+
+
+def test_a_report_of_tables_alone(report: Callable[..., ReportPaths]) -> None:
+    assert "Instructions" in Page(report(TABLE).html.parent / "counts.html").words
+
+
+@pytest.mark.parametrize("damage", [{"kind": "measured"}, {"columns": []}, {"columns": None}])
+def test_tables_that_are_none(report: Callable[..., ReportPaths], damage: dict[str, Any]) -> None:
+    with pytest.raises(ReportError, match=r"result-0\.json: (kind is|a table without)"):
+        report({**TABLE, **damage})

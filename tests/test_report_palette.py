@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from moelab.report.palette import BACKENDS, PHASES, ROLES, Look, backend_look
 
 Vector = npt.NDArray[np.float64]

@@ -130,7 +130,7 @@ def _home(pages: Sequence[Page]) -> Link:
 def _menu(pages: Sequence[Page]) -> list[tuple[str, list[Link], int]]:
     """(group, links, how many more) for the navigation."""
     menu = []
-    for group in ("Models", "Machines"):
+    for group in ("Models", "Machines", "Beside the bench"):
         own = [Link(page.title, page=page.id) for page in pages if page.group == group]
         if own:
             menu.append((group, own[:MOST_IN_MENU], max(0, len(own) - MOST_IN_MENU)))

@@ -15,6 +15,7 @@ from moelab.report.machine_facts import read_machine
 from moelab.report.model import Cell, Machine, Missing, Result
 from moelab.report.pairing import compare_with_peers
 from moelab.report.reading import Node
+from moelab.report.side_tables import MARK, SideTable, read_side_table
 from moelab.report.text import clean
 
 SCHEMA = 1
@@ -42,19 +43,25 @@ class Loaded:
     superseded: tuple[Cell, ...]
     problems: tuple[Problem, ...]
     paths: dict[str, Path]
+    side_tables: tuple[SideTable, ...] = ()
 
 
 def load(paths: Sequence[str | os.PathLike[str]]) -> Loaded:
-    """Read result files. Raises ReportError when none of them can be read or none is given."""
+    """Read result files and side tables. Raises ReportError when none of them can be read or none is given."""
     if not paths:
         raise ReportError("result_paths is empty; give at least one result file")
     results: list[Result] = []
     cells: list[Cell] = []
     problems: list[Problem] = []
+    side: dict[str, SideTable] = {}
     found: dict[str, Path] = {}
     for path in map(Path, paths):
         try:
-            result, own = _load_one(path)
+            document, digest = _parse(path)
+            if document[MARK]:
+                side[digest] = read_side_table(document, path.name, digest, _command(document["command"]))
+                continue
+            result, own = _load_one(document, path.name, digest)
         except (OSError, ValueError, RecursionError, MemoryError) as error:
             problems.append(Problem(clean(path.name, 200), clean(error) or type(error).__name__))
             continue
@@ -64,25 +71,28 @@ def load(paths: Sequence[str | os.PathLike[str]]) -> Loaded:
         found[result.digest] = path
         results.append(result)
         cells.extend(own)
-    if not results:
+    if not results and not side:
         raise ReportError("no result file could be read: " + "; ".join(f"{p.name}: {p.reason}" for p in problems))
     newest, older = _newest(cells)
-    return Loaded(tuple(results), compare_with_peers(newest), older, tuple(problems), found)
+    return Loaded(tuple(results), compare_with_peers(newest), older, tuple(problems), found, tuple(side.values()))
 
 
-def _load_one(path: Path) -> tuple[Result, list[Cell]]:
+def _parse(path: Path) -> tuple[Node, str]:
     if path.stat().st_size > MOST_BYTES:
         raise ValueError(f"larger than {MOST_BYTES} bytes, not read")
     raw = path.read_bytes()
     try:
-        document = Node(json.loads(raw))
+        return Node(json.loads(raw)), hashlib.sha256(raw).hexdigest()
     except ValueError as error:
         raise ValueError(f"not JSON: {error}") from None
+
+
+def _load_one(document: Node, name: str, digest: str) -> tuple[Result, list[Cell]]:
     if not document["benchmarks"]:
         raise ValueError("no 'benchmarks' in it: not a result file of moelab")
     if not document["moelab"] and not any(entry["extra_info"]["case"] for entry in document["benchmarks"].items()):
         raise ValueError("a pytest-benchmark file without moelab's sections")
-    result = _result(document, path.name, hashlib.sha256(raw).hexdigest())
+    result = _result(document, name, digest)
     cells = read_cells(document, result)
     if not cells:
         result = replace(result, notes=(*result.notes, "no timed case in this file"))

@@ -15,6 +15,7 @@ from moelab.report.pages.context import Context
 from moelab.report.pages.front import front_page
 from moelab.report.pages.machine_page import page_of_machine
 from moelab.report.pages.model_page import page_of_model
+from moelab.report.side_tables import side_pages
 from moelab.report.summary import models
 from moelab.report.text import slug
 
@@ -62,6 +63,7 @@ def _pages(context: Context, files: dict[str, str]) -> list[Page]:
     pages = [front_page(context)]
     pages += [page_of_model(context, name) for name in models(context.loaded.cells)]
     pages += [page_of_machine(context, key, machine, files) for key, machine in machines(context.loaded).items()]
+    pages += side_pages(context.loaded.side_tables)
     return pages
 
 

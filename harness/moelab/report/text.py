@@ -73,8 +73,10 @@ def ratio_interval(low: float, high: float) -> str:
 
 
 def percent(fraction: float) -> str:
-    """A fraction as a whole percent with a narrow space: 87 %."""
-    return f"{fraction * 100:.0f}\u202f%" if math.isfinite(fraction) else "–"
+    """A fraction as a percent with a narrow space: 87 %, and below 1 % two significant digits."""
+    if not math.isfinite(fraction):
+        return "–"
+    return f"{significant(fraction * 100, 2) if 0 < fraction < 0.0095 else f'{fraction * 100:.0f}'}\u202f%"
 
 
 def count(number: int, singular: str, plural: str = "") -> str:

@@ -10,6 +10,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 
 from moelab.report.text import significant
 
+_MANY_DECADES = 2000
 _RATIO_TICKS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 7, 10, 20, 50, 100)
 
 
@@ -25,18 +26,27 @@ def token_axis(axes: Axes, tokens: Sequence[int]) -> None:
 
 
 def log_value_axis(axes: Axes, label: str) -> None:
-    """A log axis with plain numbers at 1, 2 and 5 of each decade."""
+    """A log axis with plain numbers at 1, 2 and 5 of each decade, at 1 alone where there are many decades.
+
+    Call it after the limits are set.
+    """
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+    low, high = axes.get_ylim()
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0,) if high / low > _MANY_DECADES else (1.0, 2.0, 5.0)))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: significant(value, 1) if value < 1 else f"{value:g}"))
     axes.set_ylabel(label)
 
 
-def ratio_axis(axes: Axes, values: Iterable[float]) -> None:
-    """A log axis around 1.0 that always shows 1.0 and both directions."""
-    finite = [value for value in values if math.isfinite(value) and value > 0]
-    low, high = min([*finite, 0.9]), max([*finite, 1.25])
+def ratio_axis(axes: Axes, values: Sequence[float], ends: Iterable[float]) -> None:
+    """A log axis around 1.0 that always shows 1.0, both directions and every value.
+
+    Of the intervals it shows what lies within a factor of 2 of the values: one that reaches from 0.01 to 1000 would
+    flatten everything else, and runs out of the figure instead.
+    """
+    low, high = min([*values, 0.9]), max([*values, 1.25])
+    wanted = [end for end in ends if math.isfinite(end)]
+    low, high = max(min([low, *wanted]), low / 2), min(max([high, *wanted]), high * 2)
     axes.set_yscale("log", base=2)
     axes.set_ylim(low / 1.08, high * 1.08)
     # Ticks closer than a sixteenth of the axis would write over each other.

@@ -79,7 +79,7 @@ def style() -> AbstractContextManager[None]:
 
 
 def new_figure(
-    height: float, *, panels: int = 1, legend_rows: int = 1, left: float = 0.62
+    height: float, *, panels: int = 1, legend_rows: int = 1, left: float = 0.8
 ) -> tuple[Figure, list[Axes]]:
     """A figure of WIDTH x height inches with room for a title and legend rows above; the footer is added at saving."""
     figure = Figure(figsize=(WIDTH, height))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from moelab.report.figures.canvas import Drawn, new_figure
 from moelab.report.model import Cell
@@ -53,7 +53,7 @@ def _draw(cells: Sequence[Cell], rounds: Sequence[float], margin: float) -> Figu
     figure, (left, right) = new_figure(2.9, panels=2, legend_rows=0)
     ends = [value for cell in cells if cell.control for value in (cell.control.ratio.low, cell.control.ratio.high)]
     shown = [abs(math.log(value)) for value in (*rounds, *ends) if math.isfinite(value)]
-    limit = max(margin * 1.5, float(np.quantile(shown, 0.99)) * 1.1 if shown else 0.0)
+    limit = min(1.0, max(margin * 1.5, float(np.quantile(shown, 0.99)) * 1.1 if shown else 0.0))
     for axes in (left, right):
         axes.axvspan(-margin, margin, color=ROLES["shade"].light, linewidth=0, zorder=0)
         axes.axvline(0, color=ROLES["fg"].light, linewidth=0.9)
@@ -65,6 +65,7 @@ def _draw(cells: Sequence[Cell], rounds: Sequence[float], margin: float) -> Figu
                   color=ROLES["muted"].light)  # fmt: skip
     left.set_xlabel("single rounds: difference from itself")
     left.set_ylabel("rounds")
+    left.yaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
     ordered = sorted((cell.control.ratio for cell in cells if cell.control), key=lambda ratio: ratio.value)
     for place, ratio in enumerate(ordered):
         bar = [[max(ratio.value - ratio.low, 0)], [max(ratio.high - ratio.value, 0)]] if ratio.has_ends else None

@@ -70,13 +70,12 @@ def _draw(cells: Sequence[Cell], backends: Sequence[str]) -> Figure:
     if bounds:
         x, y = [tokens for tokens, _ in bounds], [bound for _, bound in bounds]
         (roof,) = axes.plot(x, y, color=ROLES["fg"].light, linewidth=1, linestyle=(0, (1, 1)))
-        log_value_axis(axes, "milliseconds per call")
         axes.fill_between(x, y, [min(y) / 1e3] * len(y), color=ROLES["shade"].light, linewidth=0, zorder=0)
         handles.append(roof)
         labels.append("roofline bound")
-    log_value_axis(axes, "milliseconds per call")
     times = [m.time.value * 1e3 for cell in cells for m in cell.measurements.values()]
     axes.set_ylim(min([*times, *(bound for _, bound in bounds)]) / 1.5, max(times) * 1.4)
+    log_value_axis(axes, "milliseconds per call")
     token_axis(axes, [cell.case.tokens for cell in cells])
     order = sorted(range(len(labels)), key=lambda i: (labels[i] == "roofline bound", backend_order(labels[i])))
     legend_above(figure, [handles[i] for i in order], [labels[i] for i in order])

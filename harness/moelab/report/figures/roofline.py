@@ -76,9 +76,9 @@ def _draw(points: Sequence[tuple[int, Measurement]], backends: Sequence[str]) ->
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_xlim(x[0], x[-1])
-    log_value_axis(axes, "GFLOP/s")
     lowest = min(m.roofline.flops / m.time.value / 1e9 for _, m in points)
     axes.set_ylim(lowest / 2, max(peaks) * 1.5)
+    log_value_axis(axes, "GFLOP/s")
     axes.set_xlabel("FLOPs per byte that must come from memory (numbers: tokens)")
     legend_above(figure, [*handles, line], [*backends, "roof (shade: range of the probes)"])
     return figure

@@ -41,10 +41,11 @@ def speedup(name: str, title: str, footer: str, cells: Sequence[Cell]) -> Drawn 
 
 
 def _draw(cells: Sequence[Cell], peers: Sequence[str]) -> Figure:
-    figure, (axes,) = new_figure(3.3, legend_rows=legend_rows(len(peers)), left=0.74)
+    figure, (axes,) = new_figure(3.3, legend_rows=legend_rows(len(peers)))
     width = 0.82 / len(peers)
     handles: dict[str, Handle] = {}
     values: list[float] = []
+    ends: list[float] = []
     for index, peer in enumerate(peers):
         shift = (index - (len(peers) - 1) / 2) * width
         found = [(place + shift, c) for place, cell in enumerate(cells) if (c := _good(cell, peer))]
@@ -52,9 +53,10 @@ def _draw(cells: Sequence[Cell], peers: Sequence[str]) -> Figure:
             own = [(x, c.ratio) for x, c in found if (c.verdict in _DECIDED) == decided]
             if own:
                 handles[f"vs {peer}"] = _bars(axes, own, peer, width, alpha=1.0 if decided else 0.4)
-                values += [end for _, r in own for end in (r.value, r.low, r.high)]
+                values += [r.value for _, r in own]
+                ends += [end for _, r in own for end in (r.low, r.high)]
     axes.axhline(1, color=ROLES["fg"].light, linewidth=1)
-    ratio_axis(axes, values)
+    ratio_axis(axes, values, ends)
     axes.set_xticks(range(len(cells)), [str(cell.case.tokens) for cell in cells])
     axes.set_xlim(-0.6, len(cells) - 0.4)
     axes.grid(visible=False, axis="x")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from moelab.report.blocks import Bullets, Command, Link, Links, Page, Section, Table, Value
+from moelab.report.blocks import Bullets, Command, Link, Links, Page, Section, Table, Text, Value
 from moelab.report.load import machine_key
 from moelab.report.model import Machine, Result
 from moelab.report.pages import tables
@@ -13,7 +13,7 @@ from moelab.report.pages.charts import control_chart, ratio_charts
 from moelab.report.pages.context import Context, machine_page
 from moelab.report.palette import backend_order
 from moelab.report.summary import MachineKey, comparisons
-from moelab.report.text import binary_size, significant, slug
+from moelab.report.text import binary_size, count, significant, slug
 
 
 def page_of_machine(context: Context, key: MachineKey, machine: Machine, files: dict[str, str]) -> Page:
@@ -25,6 +25,7 @@ def page_of_machine(context: Context, key: MachineKey, machine: Machine, files: 
     cells = [cell for group in groups for cell in group.cells]
     first = Section("")
     first.blocks += [banner for banner in banners(context.loaded) if banner.level == "danger"]
+    first.blocks.append(Text(_about(machine, results, len(cells))))
     page.sections.append(first)
     for group in groups:
         peers = sorted({c.against for _, c in comparisons(group.cells)}, key=backend_order)
@@ -47,6 +48,14 @@ def page_of_machine(context: Context, key: MachineKey, machine: Machine, files: 
         page.sections.append(Section("What did not run", [table]))
     page.sections.append(_files(results, files))
     return page
+
+
+def _about(machine: Machine, results: list[Result], cells: int) -> str:
+    image = next((f", image {result.image}" for result in results if result.image), "")
+    return (
+        f"{machine.architecture}, {machine.part}, {count(machine.cpus, 'CPU')} usable: {count(cells, 'cell')} from "
+        f"{count(len(results), 'run')}{image}."
+    )
 
 
 def _steadiness(results: list[Result]) -> list[Bullets]:

@@ -34,9 +34,10 @@ def _headline(main: Group, rows: Sequence[Standing], baseline: str) -> str:
     names = models(main.cells)
     about = names[0] if len(names) == 1 else f"the MoE layers of {len(names)} models"
     interval = f" (95 % interval {ratio_interval(row.mean.low, row.mean.high)})" if row.mean.has_ends else ""
+    unsure = " That decides nothing: the interval holds 1." if row.mean.low <= 1 <= row.mean.high else ""
     return (
         f"{place}, {OURS} runs {about} at {ratio(row.mean.value)} the speed of {row.against}{interval}, the geometric "
-        f"mean of {count(row.cells, 'cell')} that range from {ratio(row.lowest)} to {ratio(row.highest)}."
+        f"mean of {count(row.cells, 'cell')} that range from {ratio(row.lowest)} to {ratio(row.highest)}.{unsure}"
     )
 
 
