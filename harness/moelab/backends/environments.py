@@ -5,7 +5,8 @@
 A peer's own Python package and dependencies are not installed: its kernels lie in one shared library, which is taken
 out of its wheel (vllm, zentorch) or built from its source archive (ggml) and loaded in a process of its own. Where the
 torch that runs this program is the one that the library was built for, that process uses it too; otherwise the folder
-gets a virtual environment with the right torch. `.envs` lies in the current folder unless MOELAB_ENVS names another place.
+gets a virtual environment with the right torch. `.envs` lies in the current folder unless MOELAB_ENVS names another
+place.
 """
 
 from __future__ import annotations

@@ -123,7 +123,9 @@ def rows_ordered(
         rows = np.concatenate((np.arange(0, 2 * inner, 2), np.arange(1, 2 * inner, 2)))
     else:
         rows = np.stack((np.arange(inner), np.arange(inner, 2 * inner)), axis=1).ravel()
-    return weights.w13[:, rows], None if weights.w13_bias is None else weights.w13_bias[:, rows]
+    # np.take: indexing with an array would leave the rows in another order in memory.
+    bias = weights.w13_bias
+    return np.take(weights.w13, rows, axis=1), None if bias is None else np.take(bias, rows, axis=1)
 
 
 def no_skipped_slots(inputs: Inputs, name: str) -> None:
