@@ -204,4 +204,6 @@ int run(int argc, char** argv) {
 
 }  // namespace testing
 
+#ifndef MOELAB_TESTING_NO_MAIN
 int main(int argc, char** argv) { return testing::run(argc, argv); }
+#endif
