@@ -137,6 +137,12 @@ def report(session: nox.Session) -> None:
     run_in_lab(session, "python", "-m", "moelab", "report", *session.posargs)
 
 
+@nox.session(venv_backend="none", requires=["lab"], default=False)
+def ab(session: nox.Session) -> None:
+    """The kernels of the work tree against those of a revision, interleaved: `nox -s ab -- BASE [options of bench]`."""
+    run_in_lab(session, "python", "ci/ab.py", *session.posargs)
+
+
 @nox.session(default=False)
 def images(session: nox.Session) -> None:
     """The images for both architectures: built without a registry, twice, and run. Starts an engine where none runs."""
