@@ -30,6 +30,7 @@ from workflows_stand_ins import STAND_INS, Line, Run, git
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / ".github" / "workflows"
 RUNNERS = {"x86_64": ("ubuntu-24.04", "ubuntu-latest"), "aarch64": ("ubuntu-24.04-arm",)}
+NEEDS_GITHUB, AFTER_GITHUB = "needs GitHub", "after a step that needs GitHub"
 ENVIRONMENT_DROPPED = ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME", "NOX_CURRENT_SESSION")
 
 
@@ -63,7 +64,12 @@ def github(event: str, run: Run) -> dict[str, Value]:
         "workspace": str(run.workspace),
         "token": "",
         "actor": "local",
-        "event": {"pull_request": pull if event == "pull_request" else None, "inputs": {}},  # type: ignore[dict-item]
+        "event": {
+            "pull_request": pull if event == "pull_request" else None,  # type: ignore[dict-item]
+            # publish.yml follows what main measured, comment.yml what a pull request did.
+            "workflow_run": {"id": "1", "event": run.after, "head_sha": head, "head_branch": "main"},
+            "inputs": {},
+        },
     }
 
 
@@ -144,11 +150,18 @@ def execute(run: Run, step: dict[str, Any], own: dict[str, str], text: str) -> t
     return "failed", f"exit {status} after {seconds}", outputs
 
 
+def blocked(run: Run, job: str) -> bool:
+    """Whether an earlier step of the job could not run, on which the later ones build."""
+    return any(line.job == job and line.note == NEEDS_GITHUB for line in run.lines)
+
+
 def use_action(run: Run, job: str, name: str, step: dict[str, Any], values: Evaluator) -> None:
     """A `uses:` step: a stand-in where there is one."""
     action = step["uses"].partition("@")[0]
     if action not in STAND_INS:
-        run.note(job, name, "could not run", "needs GitHub")
+        run.note(job, name, "could not run", NEEDS_GITHUB)
+    elif action != "actions/checkout" and blocked(run, job):
+        run.note(job, name, "could not run", AFTER_GITHUB)
     elif run.plan:
         run.note(job, name, "would run", "local stand-in")
     else:
@@ -171,6 +184,8 @@ def run_step(run: Run, job: str, step: dict[str, Any], values: Evaluator, env: d
         use_action(run, job, name, step, values)
     elif "github.token" in str(step) or "secrets." in str(step):
         run.note(job, name, "could not run", "needs GitHub's token")
+    elif blocked(run, job):
+        run.note(job, name, "could not run", AFTER_GITHUB)
     elif run.plan:
         run.note(job, name, "would run")
     else:
@@ -270,6 +285,10 @@ def main() -> int:
             run = Run("", options.plan, options.limit, Path(folder) / path.stem)
             run.workspace.mkdir(parents=True)
             run_workflow(path, options.event, job or None, run)
+            if run.event == "workflow_run" and all(line.state == "skipped" for line in run.lines):
+                run.lines.clear()
+                run.after = "pull_request"
+                run_workflow(path, options.event, job or None, run)
             lines += run.lines
     count = {
         state: sum(line.state == state for line in lines) for state in ("ok", "would run", "failed", "could not run")

@@ -32,6 +32,8 @@ class Run:
     plan: bool
     limit: float
     folder: Path
+    after: str = "push"
+    """The event of the run that a workflow_run follows."""
     lines: list[Line] = field(default_factory=list)
 
     @property
