@@ -28,6 +28,8 @@ PROJECT: dict[str, Any] = nox.project.load_toml(ROOT / "pyproject.toml")
 
 # The folder kernels/ at the root would hide the PyPI package of that name, which transformers looks for.
 ENVIRONMENT = {"PYTHONSAFEPATH": "1"}
+if os.environ.get("CI") == "true":
+    ENVIRONMENT["MOELAB_BROWSER_REQUIRED"] = "1"  # a report that no browser has shown is not tested
 
 
 def extras(*names: str) -> list[str]:
@@ -138,21 +140,39 @@ def report(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=["lab"], default=False)
+def compare(session: nox.Session) -> None:
+    """Whether something changed between result files: `nox -s compare -- A B`."""
+    run_in_lab(session, "python", "-m", "moelab", "compare", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["lab"], default=False)
+def reproduce(session: nox.Session) -> None:
+    """Runs the command of a result file again and says whether it agrees: `nox -s reproduce -- RESULT`."""
+    run_in_lab(session, "python", "-m", "moelab", "reproduce", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["lab"], default=False)
 def ab(session: nox.Session) -> None:
-    """The kernels of the work tree against those of a revision, interleaved: `nox -s ab -- BASE [options of bench]`."""
+    """The kernels of a revision against the work tree's, interleaved: `nox -s ab -- BASE [options of bench]`."""
     run_in_lab(session, "python", "ci/ab.py", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["lab"], default=False)
+def sanitizers(session: nox.Session) -> None:
+    """The C++ tests under sanitizers, the fuzzer and valgrind."""
+    run_in_lab(session, "python", "ci/sanitizers.py", *session.posargs)
 
 
 @nox.session(default=False)
 def images(session: nox.Session) -> None:
-    """The images for both architectures: built without a registry, twice, and run. Starts an engine where none runs."""
+    """Builds the images for both architectures, twice, and runs them."""
     session.install("-c", str(CONSTRAINTS), *extras("images"))
     session.run("python", "ci/images.py", *session.posargs, env=ENVIRONMENT)
 
 
 @nox.session
 def lint(session: nox.Session) -> None:
-    """Style and types: ruff, mypy strict, clang-format."""
+    """Style and types: ruff, mypy strict, clang-format; workflows, Dockerfiles and pins."""
     stamp = Path(session.virtualenv.location) / "moelab-installed"
     wanted = CONSTRAINTS.read_text() + (ROOT / "pyproject.toml").read_text()
     if not stamp.exists() or stamp.read_text() != wanted:
@@ -165,4 +185,5 @@ def lint(session: nox.Session) -> None:
     session.run("mypy")
     sources = [str(path) for path in sorted((ROOT / "kernels").rglob("*")) if path.suffix in {".h", ".cpp"}]
     session.run("clang-format", "--dry-run", "-Werror", *sources)
+    session.run("python", "ci/lint_workflows.py")
     session.run("python", "ci/lint_workflows.py", env=ENVIRONMENT)

@@ -6,6 +6,7 @@ Nothing here comes from the product. BF16 values are uint16 bits until a test as
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,11 +81,11 @@ class Layer:
 
     @property
     def hidden(self) -> int:
-        return self.w2.shape[1]
+        return int(self.w2.shape[1])
 
     @property
     def num_experts(self) -> int:
-        return self.w2.shape[0]
+        return int(self.w2.shape[0])
 
     def reference(
         self,
@@ -126,14 +127,16 @@ class Layer:
 
 def activate(activation: str, gate: Float64, up: Float64) -> Float64:
     """The four gated activations, as their papers and models define them."""
-    if activation == "silu":
-        return gate / (1 + np.exp(-gate)) * up
-    if activation == "gelu":
-        return gate * 0.5 * (1 + np.vectorize(math.erf)(gate / math.sqrt(2))) * up
-    if activation == "gelu_tanh":
-        return gate * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3))) * up
-    gate, up = np.minimum(gate, LIMIT), np.clip(up, -LIMIT, LIMIT)
-    return gate / (1 + np.exp(-ALPHA * gate)) * (up + 1)
+    if activation == "swigluoai":
+        gate, up = np.minimum(gate, LIMIT), np.clip(up, -LIMIT, LIMIT) + 1
+    erf: Any = np.vectorize(math.erf)
+    factors: dict[str, Callable[[], Any]] = {
+        "silu": lambda: 1 / (1 + np.exp(-gate)),
+        "gelu": lambda: 0.5 * (1 + erf(gate / math.sqrt(2))),
+        "gelu_tanh": lambda: 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (gate + 0.044715 * gate**3))),
+        "swigluoai": lambda: 1 / (1 + np.exp(-ALPHA * gate)),
+    }
+    return np.asarray(gate * factors[activation]() * up, np.float64)
 
 
 def make_layer(

@@ -82,9 +82,10 @@ def test_attributes() -> None:
 def test_alpha_and_limit_are_used() -> None:
     layer = make_layer(activation="swigluoai")
     inputs = make_inputs(layer)
+    changes: tuple[dict[str, Any], ...] = ({}, {"alpha": 0.5}, {"limit": 0.25})
     outs = [
         mk.fused_moe(*with_packed(inputs, mk.pack(**pack_arguments(layer, "uint16"), **options)), bf16_as_uint16=True)
-        for options in ({}, {"alpha": 0.5}, {"limit": 0.25})
+        for options in changes
     ]
     assert not np.array_equal(outs[0], outs[1])
     assert not np.array_equal(outs[0], outs[2])
@@ -216,7 +217,9 @@ def test_memory_outlives_the_packer_and_the_source() -> None:
     layer = make_layer()
     inputs = make_inputs(layer)
     expected = mk.fused_moe(*with_packed(inputs, mk.pack(**pack_arguments(layer, "uint16"))), bf16_as_uint16=True)
-    arguments = {k: v.copy() if isinstance(v, np.ndarray) else v for k, v in pack_arguments(layer, "uint16").items()}
+    arguments: dict[str, Any] = {
+        k: v.copy() if isinstance(v, np.ndarray) else v for k, v in pack_arguments(layer, "uint16").items()
+    }
     packed = mk.pack(**arguments)
     for name in ("w13", "w2"):
         arguments[name][...] = 0

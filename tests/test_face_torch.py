@@ -11,7 +11,7 @@ import pytest
 import moelab_kernels as mk
 from face_layer import make_inputs, make_layer, pack_arguments
 
-torch = pytest.importorskip("torch")
+torch: Any = pytest.importorskip("torch")
 
 LAYER = make_layer(experts=4, hidden=40, intermediate=24, activation="swigluoai", bias=True)
 # torch's own compiler needs Python's headers, which Debian and Ubuntu keep in a package of their own.

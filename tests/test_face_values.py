@@ -23,7 +23,7 @@ from face_layer import (
     round_to_bits,
 )
 
-torch = pytest.importorskip("torch")
+torch: Any = pytest.importorskip("torch")
 pytest.importorskip("ml_dtypes")
 
 
@@ -251,7 +251,14 @@ def test_inputs_are_never_modified(container: str) -> None:
     layer = make_layer(bias=True)
     inputs = make_inputs(layer)
     assert layer.w13_bias is not None
-    arrays = (layer.w13, layer.w2, layer.w13_bias, inputs.x, inputs.topk_weights, inputs.topk_ids)
+    arrays: tuple[Any, ...] = (
+        layer.w13,
+        layer.w2,
+        layer.w13_bias,
+        inputs.x,
+        inputs.topk_weights,
+        inputs.topk_ids,
+    )
     before = [array.copy() for array in arrays]
     packed = mk.pack(**pack_arguments(layer, container))
     data = packed.tobytes()

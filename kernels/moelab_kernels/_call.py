@@ -73,9 +73,8 @@ def fused_moe(
     """
     if not isinstance(packed, PackedExperts):
         raise TypeError(f"packed: {type(packed).__name__}, expected PackedExperts")
-    if not isinstance(apply_router_weight_on_input, bool):
-        kind = type(apply_router_weight_on_input).__name__
-        raise TypeError(f"apply_router_weight_on_input: {kind}, expected a bool")
+    if apply_router_weight_on_input is not False:
+        _check_true("apply_router_weight_on_input", apply_router_weight_on_input)
     if isinstance(x, np.ndarray):
         return _numpy.fused_moe(
             x, packed, topk_weights, topk_ids, out, apply_router_weight_on_input, num_threads, bf16_as_uint16
@@ -83,3 +82,8 @@ def fused_moe(
     if torch is None:
         raise TypeError(f"x: {type(x).__name__}, expected a numpy array (torch is not installed)")
     return _torch.fused_moe(x, packed, topk_weights, topk_ids, out, apply_router_weight_on_input, num_threads)
+
+
+def _check_true(name: str, value: object) -> None:
+    if value is not True:
+        raise TypeError(f"{name}: {type(value).__name__}, expected a bool")
