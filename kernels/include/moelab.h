@@ -39,7 +39,7 @@ MOELAB_API const char* moelab_last_error(void);
 // The registry, weakest first. `missing` is "" where the ISA can run, otherwise what this CPU (or
 // MOELAB_CPU_MASK) lacks. MOELAB_ISA=name limits moelab_isa_best to that one.
 MOELAB_API int32_t moelab_isa_count(void);
-MOELAB_API const char* moelab_isa_name(int32_t isa);     // NULL outside [0, count)
+MOELAB_API const char* moelab_isa_name(int32_t isa);  // NULL outside [0, count)
 MOELAB_API const char* moelab_isa_missing(int32_t isa);
 MOELAB_API moelab_status moelab_isa_best(int32_t* isa);  // UNSUPPORTED if MOELAB_ISA names one that cannot run
 MOELAB_API moelab_status moelab_isa_find(const char* name, int32_t* isa);  // UNSUPPORTED if it cannot run
@@ -85,8 +85,8 @@ MOELAB_API moelab_status moelab_packed_bytes(const moelab_layer* layer, uint64_t
 // fp32 and fp16 weights are rounded to BF16 once, to nearest even; biases are kept in fp32.
 MOELAB_API moelab_status moelab_pack_begin(const moelab_layer* layer, void* packed, uint64_t bytes);
 MOELAB_API moelab_status moelab_pack_expert(void* packed, uint64_t bytes, int64_t expert, const moelab_matrix* w13,
-                                            const moelab_matrix* w2, const moelab_matrix* b13,
-                                            const moelab_matrix* b2, int32_t interleaved, int32_t num_threads);
+                                            const moelab_matrix* w2, const moelab_matrix* b13, const moelab_matrix* b2,
+                                            int32_t interleaved, int32_t num_threads);
 MOELAB_API moelab_status moelab_pack_finish(void* packed, uint64_t bytes);  // INVALID if an expert is missing
 
 // Reads the header only (cheap), or with verify != 0 every byte against its checksum.
@@ -130,8 +130,8 @@ typedef enum { MOELAB_PEAK_BF16 = 0, MOELAB_PEAK_FP32 = 1, MOELAB_PEAK_READ = 2 
 MOELAB_API moelab_status moelab_peak(int32_t kind, int32_t isa, int32_t num_threads, double seconds, double* rate);
 
 // The epilogue alone: out[i] = bf16(act(gate[i]) * up[i]).
-MOELAB_API moelab_status moelab_activate(int32_t isa, int32_t activation, float alpha, float limit,
-                                         const float* gate, const float* up, uint16_t* out, int64_t n);
+MOELAB_API moelab_status moelab_activate(int32_t isa, int32_t activation, float alpha, float limit, const float* gate,
+                                         const float* up, uint16_t* out, int64_t n);
 
 // How the two GEMMs would be cut: cost[threads] of each thread's share in arbitrary units, for `rows`
 // [num_experts] rows per expert. gemm is 1 or 2. Pure: runs no kernel.

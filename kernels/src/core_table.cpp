@@ -18,21 +18,26 @@ struct Entry {
 
 constexpr int64_t KiB = 1024, MiB = 1024 * KiB;
 
+// On Intel's server cores the hardware alone reads one stream at two thirds of what it reaches with a prefetch of
+// 8 to 32 KiB ahead (measured on Emerald Rapids). Zen 4 reads best without (measured there: 58 GB/s, 51 with one).
+constexpr int64_t intel_ahead = 16 * KiB;
+
 const Entry table[] = {
-    {"Neoverse N1", {"Neoverse N1", 64 * KiB, 1 * MiB}},
-    {"Neoverse N2", {"Neoverse N2", 64 * KiB, 1 * MiB}},
-    {"Neoverse V1", {"Neoverse V1", 64 * KiB, 1 * MiB}},
-    {"Neoverse V2", {"Neoverse V2", 64 * KiB, 2 * MiB}},
-    {"Neoverse V3", {"Neoverse V3", 64 * KiB, 2 * MiB}},
-    {"Cortex-A76", {"Cortex-A76", 64 * KiB, 512 * KiB}},
-    {"AuthenticAMD family 25", {"Zen 3/4", 32 * KiB, 1 * MiB}},
-    {"AuthenticAMD family 26", {"Zen 5", 48 * KiB, 1 * MiB}},
-    {"GenuineIntel family 6 model 143", {"Sapphire Rapids", 48 * KiB, 2 * MiB}},
-    {"GenuineIntel family 6 model 207", {"Emerald Rapids", 48 * KiB, 2 * MiB}},
+    {"Neoverse N1", {"Neoverse N1", 64 * KiB, 1 * MiB, 0}},
+    {"Neoverse N2", {"Neoverse N2", 64 * KiB, 1 * MiB, 0}},
+    {"Neoverse V1", {"Neoverse V1", 64 * KiB, 1 * MiB, 0}},
+    {"Neoverse V2", {"Neoverse V2", 64 * KiB, 2 * MiB, 0}},
+    {"Neoverse V3", {"Neoverse V3", 64 * KiB, 2 * MiB, 0}},
+    {"Cortex-A76", {"Cortex-A76", 64 * KiB, 512 * KiB, 0}},
+    {"AuthenticAMD family 25", {"Zen 3/4", 32 * KiB, 1 * MiB, 0}},
+    {"AuthenticAMD family 26", {"Zen 5", 48 * KiB, 1 * MiB, 0}},
+    {"GenuineIntel family 6 model 143", {"Sapphire Rapids", 48 * KiB, 2 * MiB, intel_ahead}},
+    {"GenuineIntel family 6 model 207", {"Emerald Rapids", 48 * KiB, 2 * MiB, intel_ahead}},
 };
 
-CoreTuning from_system() {
-    CoreTuning tuning{"default", 32 * KiB, 512 * KiB};
+CoreTuning from_system(const std::string& part) {
+    CoreTuning tuning{"default", 32 * KiB, 512 * KiB, 0};
+    if (part.find("GenuineIntel") != std::string::npos) tuning.stream_ahead = intel_ahead;
     const long l1 = sysconf(_SC_LEVEL1_DCACHE_SIZE), l2 = sysconf(_SC_LEVEL2_CACHE_SIZE);
     if (l1 > 0) tuning.l1_bytes = l1;
     if (l2 > 0) tuning.l2_bytes = l2;
@@ -43,7 +48,7 @@ CoreTuning find() {
     const std::string part = cpu_part();
     for (const Entry& entry : table)
         if (part.find(entry.part) != std::string::npos) return entry.tuning;
-    return from_system();
+    return from_system(part);
 }
 
 }  // namespace

@@ -7,15 +7,15 @@
 namespace moelab {
 
 enum CpuFeature : uint64_t {
-    CPU_AVX2 = 1u << 0,         // with FMA and F16C, enabled by the OS
-    CPU_AVX512 = 1u << 1,       // F, BW, DQ, VL
+    CPU_AVX2 = 1u << 0,    // with FMA and F16C, enabled by the OS
+    CPU_AVX512 = 1u << 1,  // F, BW, DQ, VL
     CPU_AVX512_BF16 = 1u << 2,
-    CPU_AMX_BF16 = 1u << 3,     // tiles granted by the OS to this process
+    CPU_AMX_BF16 = 1u << 3,  // tiles granted by the OS to this process
     CPU_NEON = 1u << 8,
-    CPU_ARM_BF16 = 1u << 9,     // FEAT_BF16: BFMMLA, BFDOT, BFCVT
+    CPU_ARM_BF16 = 1u << 9,  // FEAT_BF16: BFMMLA, BFDOT, BFCVT
     CPU_SVE = 1u << 10,
-    CPU_SVE_BF16 = 1u << 11,    // SVE with BF16
-    CPU_SVE_256 = 1u << 12,     // vector length of at least 256 bits
+    CPU_SVE_BF16 = 1u << 11,  // SVE with BF16
+    CPU_SVE_256 = 1u << 12,   // vector length of at least 256 bits
 };
 
 // Features of this CPU less those named in MOELAB_CPU_MASK (comma separated, e.g. "avx512,bf16"), read once.

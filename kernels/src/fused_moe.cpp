@@ -12,6 +12,7 @@
 #include "error.h"
 #include "packed.h"
 #include "partition.h"
+#include "phase.h"
 #include "route.h"
 #include "scratch.h"
 #include "threads.h"
@@ -80,8 +81,8 @@ moelab_status lay_out(const Layout& layout, const moelab_call& call, int64_t tok
     if (!base)
         return fail(MOELAB_NO_MEMORY, "scratch: no memory for %lld bytes (%lld tokens x top-%lld)",
                     static_cast<long long>(offset), static_cast<long long>(tokens), static_cast<long long>(call.topk));
-    work->routing = {reinterpret_cast<int64_t*>(base + rows_at),   reinterpret_cast<int64_t*>(base + first_at),
-                     reinterpret_cast<int64_t*>(base + token_at),  reinterpret_cast<float*>(base + scale_at),
+    work->routing = {reinterpret_cast<int64_t*>(base + rows_at),     reinterpret_cast<int64_t*>(base + first_at),
+                     reinterpret_cast<int64_t*>(base + token_at),    reinterpret_cast<float*>(base + scale_at),
                      reinterpret_cast<int64_t*>(base + slot_row_at), reinterpret_cast<float*>(base + slot_weight_at)};
     work->a = base + a_at;
     work->h = base + h_at;
@@ -199,6 +200,7 @@ void run_chunk(const Layout& layout, const void* packed, const moelab_call& call
     const bool timed = profiling();
     route(call, token0, token1, layout.layer.num_experts, layout.isa->geometry.ra, work.routing);
     if (timed) lap(0);
+    mark_phase<0>();
     const int64_t experts = layout.layer.num_experts, tile = layout.isa->geometry.mr;
     const Partition partition1(work.routing.rows, experts, layout.panels1, tile);
     const Partition partition2(work.routing.rows, experts, layout.panels2, tile);
@@ -210,27 +212,33 @@ void run_chunk(const Layout& layout, const void* packed, const moelab_call& call
         pack_rows(layout, call, work, x, thread, threads);
 #pragma omp barrier
         if (timed && thread == 0) lap(1);
+        mark_phase<1>();
         run_gemm1(layout, packed, work, partition1, thread, threads);
 #pragma omp barrier
         if (timed && thread == 0) lap(2);
+        mark_phase<2>();
         run_gemm2(layout, packed, work, partition2, thread, threads);
 #pragma omp barrier
         if (timed && thread == 0) lap(3);
+        mark_phase<3>();
         combine(layout, call, work, out, token1 - token0, thread, threads);
     }
     if (timed) lap(4);
+    mark_phase<4>();
 }
 
 moelab_status check_call(const moelab_call& call, const moelab_layer& layer) {
-    if (call.tokens < 0) return fail(MOELAB_INVALID, "tokens: %lld; expected >= 0", static_cast<long long>(call.tokens));
+    if (call.tokens < 0)
+        return fail(MOELAB_INVALID, "tokens: %lld; expected >= 0", static_cast<long long>(call.tokens));
     if (call.topk < 1 || call.topk > (int64_t{1} << 31))
         return fail(MOELAB_INVALID, "topk: %lld; expected >= 1", static_cast<long long>(call.topk));
     if (call.tokens == 0) return MOELAB_OK;
     if (!call.x || !call.topk_weights || !call.topk_ids || !call.out)
-        return fail(MOELAB_INVALID, "%s: a null pointer", !call.x              ? "x"
-                                                          : !call.topk_weights ? "topk_weights"
-                                                          : !call.topk_ids     ? "topk_ids"
-                                                                               : "out");
+        return fail(MOELAB_INVALID, "%s: a null pointer",
+                    !call.x              ? "x"
+                    : !call.topk_weights ? "topk_weights"
+                    : !call.topk_ids     ? "topk_ids"
+                                         : "out");
     if (call.tokens > 1 && call.out_stride < layer.hidden)
         return fail(MOELAB_INVALID, "out: row stride %lld; rows of %lld elements would overlap",
                     static_cast<long long>(call.out_stride), static_cast<long long>(layer.hidden));

@@ -214,8 +214,8 @@ uint64_t pack_group(const Layout& layout, const Source& source, int64_t begin, i
     for (int64_t k0 = 0; k0 < source.k_padded; k0 += block_k) {
         const int64_t end_k = k0 + block_k < source.k_padded ? k0 + block_k : source.k_padded;
         for (int64_t p = begin; p < end; ++p) {
-            PanelJob job{source.matrix, rows[p - begin], source.k, k0, end_k, &g,
-                         source.first_panel + p * source.panel_bytes};
+            PanelJob job{
+                source.matrix, rows[p - begin], source.k, k0, end_k, &g, source.first_panel + p * source.panel_bytes};
             if (whole[p - begin]) {  // the fast packer up to the last whole eight k, the other from there
                 job.k1 = (source.k < end_k ? source.k : end_k) / 8 * 8;
                 if (job.k1 > job.k0) fast(job);
@@ -237,8 +237,8 @@ uint64_t pack_group(const Layout& layout, const Source& source, int64_t begin, i
 using namespace moelab;
 
 extern "C" moelab_status moelab_pack_expert(void* packed, uint64_t bytes, int64_t expert, const moelab_matrix* w13,
-                                            const moelab_matrix* w2, const moelab_matrix* b13,
-                                            const moelab_matrix* b2, int32_t interleaved, int32_t num_threads) {
+                                            const moelab_matrix* w2, const moelab_matrix* b13, const moelab_matrix* b2,
+                                            int32_t interleaved, int32_t num_threads) {
     Layout layout;
     moelab_status status = open_unfinished(packed, bytes, &layout);
     if (status == MOELAB_OK) status = check_expert(layout, expert);
@@ -268,8 +268,8 @@ extern "C" moelab_status moelab_pack_expert(void* packed, uint64_t bytes, int64_
             }
         for (int64_t row = 0; row < layout.layer.hidden; ++row) out2[row] = load_bias(*b2, row);
     }
-    const Source first{w13,   layout.layer.hidden, layout.hidden_k, layout.panels1, layout.panel1_bytes,
-                       block, true,                interleaved != 0};
+    const Source first{w13,  layout.layer.hidden, layout.hidden_k, layout.panels1, layout.panel1_bytes, block,
+                       true, interleaved != 0};
     const Source second{w2,
                         layout.layer.intermediate,
                         layout.inter_k,

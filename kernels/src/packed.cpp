@@ -33,8 +33,8 @@ moelab_status read_header(const void* packed, uint64_t bytes, Header* header, La
     if (reinterpret_cast<uintptr_t>(packed) % 64)
         return fail(MOELAB_INVALID, "packed: address %p; expected a multiple of 64", packed);
     if (bytes < sizeof(Header))
-        return fail(MOELAB_CORRUPT, "packed: %llu bytes; the header alone has %zu", static_cast<unsigned long long>(bytes),
-                    sizeof(Header));
+        return fail(MOELAB_CORRUPT, "packed: %llu bytes; the header alone has %zu",
+                    static_cast<unsigned long long>(bytes), sizeof(Header));
     std::memcpy(header, packed, sizeof *header);
     if (std::memcmp(header->magic, magic, sizeof magic) != 0)
         return fail(MOELAB_CORRUPT, "packed: these are not packed weights of moelab (wrong magic)");
@@ -57,7 +57,8 @@ moelab_status read_header(const void* packed, uint64_t bytes, Header* header, La
     const Geometry& g = layout->isa->geometry;
     if (header->nr != g.nr || header->kr != g.kr || header->k_align != g.k_align || header->w_bytes != g.w_bytes ||
         header->gate_group != g.gate_group)
-        return fail(MOELAB_CORRUPT, "packed: %s panels of %dx%d in groups of %d, by another build; this one has %dx%d in groups of %d",
+        return fail(MOELAB_CORRUPT,
+                    "packed: %s panels of %dx%d in groups of %d, by another build; this one has %dx%d in groups of %d",
                     layout->isa->name, header->nr, header->kr, header->gate_group, g.nr, g.kr, g.gate_group);
     if (header->bytes != bytes || static_cast<uint64_t>(layout->total_bytes) != bytes)
         return fail(MOELAB_CORRUPT, "packed: %llu bytes given; its header asks for %lld",
@@ -107,8 +108,8 @@ uint64_t expert_checksum(const Layout& layout, const char* block) {
     for (int64_t p = 0; p < layout.panels1; ++p)
         sum += piece_checksum(block + p * layout.panel1_bytes, layout.panel1_bytes, p);
     for (int64_t p = 0; p < layout.panels2; ++p)
-        sum += piece_checksum(block + layout.w2_offset + p * layout.panel2_bytes, layout.panel2_bytes,
-                              layout.panels1 + p);
+        sum +=
+            piece_checksum(block + layout.w2_offset + p * layout.panel2_bytes, layout.panel2_bytes, layout.panels1 + p);
     return sum;
 }
 
@@ -149,7 +150,8 @@ moelab_status make_layout(const moelab_layer& layer, Layout* layout) {
     int64_t w13 = 0, w2 = 0;
     bool overflow = __builtin_mul_overflow(made.panels1, made.panel1_bytes, &w13);
     overflow |= __builtin_mul_overflow(made.panels2, made.panel2_bytes, &w2);
-    const int64_t biases = layer.has_bias ? round_up(made.panels1 * g.nr * 4, 64) + round_up(made.panels2 * g.nr * 4, 64) : 0;
+    const int64_t biases =
+        layer.has_bias ? round_up(made.panels1 * g.nr * 4, 64) + round_up(made.panels2 * g.nr * 4, 64) : 0;
     overflow |= __builtin_add_overflow(w13, w2, &made.expert_bytes);
     overflow |= __builtin_add_overflow(made.expert_bytes, biases + 128, &made.expert_bytes);
     overflow |= __builtin_mul_overflow(layer.num_experts, made.expert_bytes, &made.total_bytes);
@@ -189,8 +191,7 @@ moelab_status open_packed(const void* packed, uint64_t bytes, bool verify, Layou
     for (int64_t e = 0; e < experts; ++e) {
         ExpertEntry entry;
         std::memcpy(&entry, entries + e * static_cast<int64_t>(sizeof entry), sizeof entry);
-        if (expert_checksum(*layout, expert_block(*layout, packed, e)) != entry.checksum && e < damaged)
-            damaged = e;
+        if (expert_checksum(*layout, expert_block(*layout, packed, e)) != entry.checksum && e < damaged) damaged = e;
     }
     if (damaged < experts)
         return fail(MOELAB_CORRUPT, "packed: the weights of expert %lld are damaged", static_cast<long long>(damaged));
@@ -217,8 +218,8 @@ extern "C" moelab_status moelab_pack_begin(const moelab_layer* layer, void* pack
     if (reinterpret_cast<uintptr_t>(packed) % 64)
         return fail(MOELAB_INVALID, "packed: address %p; expected a multiple of 64", packed);
     if (bytes != static_cast<uint64_t>(layout.total_bytes))
-        return fail(MOELAB_INVALID, "bytes: %llu; moelab_packed_bytes says %lld", static_cast<unsigned long long>(bytes),
-                    static_cast<long long>(layout.total_bytes));
+        return fail(MOELAB_INVALID, "bytes: %llu; moelab_packed_bytes says %lld",
+                    static_cast<unsigned long long>(bytes), static_cast<long long>(layout.total_bytes));
     const Geometry& g = layout.isa->geometry;
     Header header;
     std::memset(&header, 0, sizeof header);

@@ -33,8 +33,8 @@ struct ExpertEntry {
 struct Layout {
     const Isa* isa;
     moelab_layer layer;
-    int64_t hidden_k, inter_k;    // K of GEMM1 and GEMM2, padded
-    int64_t panels1, panels2;     // weight panels of GEMM1 (nr/2 channels each) and GEMM2 (nr columns each)
+    int64_t hidden_k, inter_k;  // K of GEMM1 and GEMM2, padded
+    int64_t panels1, panels2;   // weight panels of GEMM1 (nr/2 channels each) and GEMM2 (nr columns each)
     int64_t panel1_bytes, panel2_bytes;
     int64_t w2_offset, b13_offset, b2_offset, expert_bytes;  // within an expert
     int64_t first_expert, total_bytes;                       // within the buffer

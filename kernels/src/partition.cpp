@@ -39,9 +39,8 @@ int64_t Partition::cell_at(int64_t at, int64_t start, const Shape& shape) const 
 
 double Partition::cost(int thread, int threads) const {
     int64_t sum = 0;
-    pieces(thread, threads, [&](int64_t, const Shape& shape, int64_t first, int64_t last) {
-        sum += (last - first) * shape.cell_cost;
-    });
+    pieces(thread, threads,
+           [&](int64_t, const Shape& shape, int64_t first, int64_t last) { sum += (last - first) * shape.cell_cost; });
     return static_cast<double>(sum);
 }
 

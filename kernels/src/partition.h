@@ -14,7 +14,7 @@ struct Span {
 // one contiguous piece of the line. So a thread streams the weights of its piece in the order they lie in
 // memory, and the cut falls on equal cost, not on a fixed number of columns.
 class Partition {
-public:
+  public:
     // rows[experts] rows per expert; `tile` rows per cell.
     Partition(const int64_t* rows, int64_t experts, int64_t panels, int64_t tile);
 
@@ -38,7 +38,7 @@ public:
         });
     }
 
-private:
+  private:
     struct Shape {
         int64_t tiles, cell_cost;
     };

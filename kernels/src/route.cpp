@@ -23,7 +23,7 @@ int64_t max_rows(int64_t tokens, int64_t topk, int64_t num_experts, int64_t row_
 }
 
 void route(const moelab_call& call, int64_t token0, int64_t token1, int64_t num_experts, int64_t row_align,
-              const Routing& routing) {
+           const Routing& routing) {
     for (int64_t e = 0; e < num_experts; ++e) routing.rows[e] = 0;
     for (int64_t t = token0; t < token1; ++t)
         for (int64_t s = 0; s < call.topk; ++s) {

@@ -9,12 +9,12 @@ namespace moelab {
 
 // Arrays of one chunk of tokens, in the caller's scratch.
 struct Routing {
-    int64_t* rows;      // [E] rows of each expert
-    int64_t* first;     // [E] its first row in the packed A, a multiple of `row_align`
-    int64_t* token;     // [rows, padded] source token of each row, relative to the chunk
-    float* scale;       // [rows, padded] router weight of each row
-    int64_t* slot_row;  // [tokens * topk] row of each slot, -1: skipped
-    float* slot_weight; // [tokens * topk]
+    int64_t* rows;       // [E] rows of each expert
+    int64_t* first;      // [E] its first row in the packed A, a multiple of `row_align`
+    int64_t* token;      // [rows, padded] source token of each row, relative to the chunk
+    float* scale;        // [rows, padded] router weight of each row
+    int64_t* slot_row;   // [tokens * topk] row of each slot, -1: skipped
+    float* slot_weight;  // [tokens * topk]
 };
 
 // The id of a slot, whatever its type and strides.
@@ -32,6 +32,6 @@ int64_t max_rows(int64_t tokens, int64_t topk, int64_t num_experts, int64_t row_
 
 // Routes tokens [token0, token1). Slots of one expert keep token order.
 void route(const moelab_call& call, int64_t token0, int64_t token1, int64_t num_experts, int64_t row_align,
-              const Routing& routing);
+           const Routing& routing);
 
 }  // namespace moelab

@@ -8,7 +8,7 @@
 namespace moelab {
 
 class Scratch {
-public:
+  public:
     Scratch() = default;
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
@@ -23,7 +23,7 @@ public:
         return memory_;
     }
 
-private:
+  private:
     void release() {
         if (memory_) moelab_free(memory_, static_cast<uint64_t>(bytes_));
         memory_ = nullptr;

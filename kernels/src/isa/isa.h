@@ -22,13 +22,13 @@ struct CoreTuning;  // core_table.h: cache sizes and block sizes of the core we 
 // K is padded with zeros to a multiple of k_align, channels and columns to whole panels. Work on rows is cut at
 // multiples of mr only: [row0, row1) starts at one, and ends at one or at the expert's last row.
 struct Geometry {
-    int nr;       // columns of a weight panel
-    int kr;       // consecutive k kept together
-    int ra;       // rows of A are rounded up to a multiple of this
-    int k_align;  // multiple of kr
-    int mr;       // largest row tile; multiple of ra
-    int a_bytes;  // 2: A is BF16; 4: A is widened to fp32 when packed
-    int w_bytes;  // likewise for the weights
+    int nr;          // columns of a weight panel
+    int kr;          // consecutive k kept together
+    int ra;          // rows of A are rounded up to a multiple of this
+    int k_align;     // multiple of kr
+    int mr;          // largest row tile; multiple of ra
+    int a_bytes;     // 2: A is BF16; 4: A is widened to fp32 when packed
+    int w_bytes;     // likewise for the weights
     int gate_group;  // channels per group of gate or up columns: nr/2 (all gate, then all up) or a divisor of it
 };
 

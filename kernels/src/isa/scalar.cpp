@@ -74,8 +74,7 @@ void pack_rows(const PackRows& job) {
     auto* a = static_cast<uint16_t*>(job.a);
     for (int64_t row = 0; row < job.rows; ++row, a += job.k_padded) {
         const uint16_t* x = job.x + job.token[row] * job.x_stride;
-        for (int64_t i = 0; i < job.k; ++i)
-            a[i] = job.scale ? VecScalar::to_bf16(widen(x[i]) * job.scale[row]) : x[i];
+        for (int64_t i = 0; i < job.k; ++i) a[i] = job.scale ? VecScalar::to_bf16(widen(x[i]) * job.scale[row]) : x[i];
         for (int64_t i = job.k; i < job.k_padded; ++i) a[i] = 0;
     }
 }
@@ -113,7 +112,8 @@ uint64_t read(const void* data, int64_t bytes) {
 
 }  // namespace
 
-extern const Isa kScalar = {"scalar", 0,    {kNr, 1, 1, 1, kMr, 2, 2, kHalf}, gemm1, gemm2,   pack_rows,
-                            combine,  activate_all<VecScalar>, peak,     peak,  read<1>, read<4>};
+extern const Isa kScalar = {"scalar",  0,       {kNr, 1, 1, 1, kMr, 2, 2, kHalf}, gemm1, gemm2,
+                            pack_rows, combine, activate_all<VecScalar>,          peak,  peak,
+                            read<1>,   read<4>};
 
 }  // namespace moelab
