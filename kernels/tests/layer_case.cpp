@@ -230,16 +230,30 @@ void check_same_bits(const Bits& a, const Bits& b, int64_t hidden, const char* w
               b[i]);
 }
 
-Problem select_tokens(const Problem& p, const std::vector<int64_t>& tokens) {
-    Problem s = p;
+Problem batch_of(const Problem& p, const std::vector<int64_t>& tokens) {
+    Problem s;
+    s.experts = p.experts;
+    s.hidden = p.hidden;
+    s.intermediate = p.intermediate;
     s.tokens = static_cast<int64_t>(tokens.size());
-    s.x.clear();
-    s.weights.clear();
-    s.ids.clear();
+    s.topk = p.topk;
+    s.activation = p.activation;
+    s.alpha = p.alpha;
+    s.limit = p.limit;
+    s.on_input = p.on_input;
     for (const int64_t t : tokens) {
         s.x.insert(s.x.end(), p.x.begin() + t * p.hidden, p.x.begin() + (t + 1) * p.hidden);
         s.weights.insert(s.weights.end(), p.weights.begin() + t * p.topk, p.weights.begin() + (t + 1) * p.topk);
         s.ids.insert(s.ids.end(), p.ids.begin() + t * p.topk, p.ids.begin() + (t + 1) * p.topk);
     }
+    return s;
+}
+
+Problem select_tokens(const Problem& p, const std::vector<int64_t>& tokens) {
+    Problem s = batch_of(p, tokens);
+    s.w13 = p.w13;
+    s.w2 = p.w2;
+    s.b13 = p.b13;
+    s.b2 = p.b2;
     return s;
 }

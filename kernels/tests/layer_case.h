@@ -74,7 +74,8 @@ void check_shape(const Shape& shape, int isa, uint64_t seed = 1, const Options& 
 
 void check_same_bits(const Bits& a, const Bits& b, int64_t hidden, const char* what);
 
-// The rows `tokens` of a problem as a problem of their own.
+// The rows `tokens` of a problem as a problem of their own; batch_of leaves the weights out, for packed ones.
+Problem batch_of(const Problem& problem, const std::vector<int64_t>& tokens);
 Problem select_tokens(const Problem& problem, const std::vector<int64_t>& tokens);
 
 #define CHECK_STATUS(call, wanted)                                                                          \

@@ -131,7 +131,7 @@ void expect_zero(const Problem& p, int isa, const char* gemm, int64_t k) {
         for (int64_t t = 0; t < tokens; t++) some[static_cast<size_t>(t)] = t;
         Options one_thread;
         one_thread.threads = 1;
-        const Bits out = run(select_tokens(p, some), packed, one_thread);
+        const Bits out = run(batch_of(p, some), packed, one_thread);
         for (size_t i = 0; i < out.size(); i++)
             CHECK((out[i] & 0x7fff) == 0, "%s, k %ld, %ld tokens: row %zu, column %zu differs from the model by %g", gemm,
                   static_cast<long>(k), static_cast<long>(tokens), i / static_cast<size_t>(p.hidden),

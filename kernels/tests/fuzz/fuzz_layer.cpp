@@ -104,7 +104,7 @@ void one(Bytes& in) {
     std::vector<int64_t> all;
     for (int64_t t = 0; t < p.tokens; t++) all.push_back(t);
     for (const int64_t t : all) {
-        const Bits alone = run(select_tokens(p, {t}), packed, o);
+        const Bits alone = run(batch_of(p, {t}), packed, o);
         if (std::memcmp(alone.data(), out.data() + t * p.hidden, alone.size() * 2) != 0)
             complain("a token differs alone and in a batch");
     }
