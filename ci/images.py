@@ -32,8 +32,8 @@ from images_engine import Engine, NoEngineError
 PLATFORMS = ("linux/amd64", "linux/arm64")
 TARGETS = ("lab", "test")
 QUICK_CASE = ("--workload", "tiny", "--tokens", "1,16", "--backend", "moelab,torch_loop", "--budget", "20")
-# Python tests that need nothing but the installed packages.
-NATIVE_TESTS = ("tests/test_kernels.py", "tests/test_oracle.py")
+# Python tests of the kernels and of the oracle, which need nothing but the installed packages.
+NATIVE_TESTS = ("test_face_*.py", "test_numpy_layer.py", "test_oracle.py", "test_bounds.py")
 REDUCED = ("--quick", "--timeout", "120")
 
 
@@ -120,8 +120,8 @@ def run_all(engine: Engine, digests: dict[str, str], scratch: Path) -> runs.Runn
     runs.self_check(runner, lab, "linux/amd64")
     runs.lean(runner, lab, "linux/amd64")
     runs.cpp_tests(runner, test, "linux/amd64", None, ["--timeout", "300"])
-    native = [name for name in NATIVE_TESTS if (images_build.ROOT / name).exists()]
-    runs.python_tests(runner, test, "linux/amd64", None, native)
+    files = [p for pattern in NATIVE_TESTS for p in sorted((images_build.ROOT / "tests").glob(pattern))]
+    runs.python_tests(runner, test, "linux/amd64", None, [f"tests/{p.name}" for p in files])
     runs.quick_bench(runner, lab, digests["lab"], scratch / "results", QUICK_CASE)
     runs.refuses_to_time(runner, lab)
     for core in runs.CORES:
