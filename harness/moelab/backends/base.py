@@ -64,7 +64,8 @@ class Backend(ABC):
     def bind(self, inputs: Inputs) -> Callable[[], object]:
         """A call without arguments that runs the layer on these inputs, converted beforehand.
 
-        Each call computes everything anew and returns an output of its own.
+        Each call computes everything anew. Its output stays as it is until the same callable is called again; calls
+        bound to other inputs leave it alone.
         """
 
     @abstractmethod
@@ -75,8 +76,8 @@ class Backend(ABC):
     def describe(self) -> Facts:
         """What is needed to trace its results; complete after `prepare`.
 
-        Always holds "version" and "packing" (the layout chosen) and "amx": "no" (the code path has none),
-        "possible" (this CPU has AMX and the library decides by itself) or "yes", with "absent" where the CPU lacks it.
+        Always holds "version", "packing" (the layout chosen) and "amx": "absent" (this CPU has none), "no" (it has, the
+        code path does not use it), "yes", or "possible" where the library does not tell.
         """
 
     def close(self) -> None:  # noqa: B027 - most have nothing to give back

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from moelab.backends.build_ggml import build_ggml
+from moelab.backends.own_torch import make_venv
 
 Say = Callable[[str], None]
 _STAMP = "environment.json"
@@ -73,7 +74,8 @@ def missing(name: str) -> str | None:
     recipe = RECIPES[name]
     if platform.machine() not in recipe.machines:
         return f"{recipe.requirement} exists for {', '.join(recipe.machines)}, this machine is {platform.machine()}"
-    if facts(name).get("recipe") != _fingerprint(name):
+    torch_fits = recipe.torch is None or python(name) != Path(sys.executable) or _same_torch(recipe.torch)
+    if facts(name).get("recipe") != _fingerprint(name) or not torch_fits:
         return f"{recipe.requirement} is not in {folder(name)}: run `python -m moelab.backends.environments {name}`"
     return None
 
@@ -107,7 +109,7 @@ def create(name: str, say: Say = print) -> None:
                 made |= _extract(archive, recipe.members, place)
         if recipe.torch is not None and not _same_torch(recipe.torch):
             say(f"{name}: making an environment with torch {recipe.torch}")
-            _own_venv(place / "venv", recipe.torch)
+            make_venv(place / "venv", recipe.torch)
         (place / _STAMP).write_text(json.dumps({**made, "recipe": _fingerprint(name)}, indent=1))
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
@@ -161,15 +163,6 @@ def _extract(wheel: Path, members: tuple[str, ...], place: Path) -> dict[str, st
                 shutil.copyfileobj(source, file)
             digests[target.name] = _sha256(target)
     return digests
-
-
-def _own_venv(place: Path, torch: str) -> None:
-    venv.create(place, with_pip=True)
-    local = f"{torch}+cpu" if platform.machine() == "x86_64" else torch
-    command = [str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", f"torch=={local}", "numpy"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command[1:])} failed:\n{done.stderr.strip()}")
 
 
 def _sha256(path: Path) -> str:

@@ -93,7 +93,7 @@ class Moelab(Backend):
             "packing": f"panels of {isa}",
             "packed_bytes": self._packed.nbytes if self._packed is not None else None,
             "threads": self._threads,
-            "amx": amx.without_amx(),
+            "amx": amx.with_amx() if isa is not None and isa.startswith("amx") else amx.without_amx(),
         }
 
     def close(self) -> None:

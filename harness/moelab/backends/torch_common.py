@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,9 @@ class TorchBackend(Backend):
         except ImportError as error:
             return f"torch cannot be imported: {error}"
         return None
+
+    def process_settings(self, threads: int) -> Mapping[str, str]:
+        return amx.onednn_settings()
 
     def start(self, layer: Layer, threads: int) -> None:
         """For `prepare`: remembers the layer and sets torch's threads."""

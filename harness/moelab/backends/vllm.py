@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -41,9 +41,6 @@ class VllmExtension(TorchBackend):
         except RuntimeError as error:
             return str(error)
         return None
-
-    def process_settings(self, threads: int) -> Mapping[str, str]:
-        return amx.onednn_settings()
 
     def describe(self) -> Facts:
         made = environments.facts("vllm")
