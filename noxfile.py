@@ -185,5 +185,4 @@ def lint(session: nox.Session) -> None:
     session.run("mypy")
     sources = [str(path) for path in sorted((ROOT / "kernels").rglob("*")) if path.suffix in {".h", ".cpp"}]
     session.run("clang-format", "--dry-run", "-Werror", *sources)
-    session.run("python", "ci/lint_workflows.py")
     session.run("python", "ci/lint_workflows.py", env=ENVIRONMENT)
