@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+
 from moelab import bf16
 from moelab.backends import Backend, Facts, Output
 from moelab.rounding import FUSED

@@ -60,8 +60,19 @@ def case_run(workload: str, tokens: int, rng: np.random.Generator, *, broken: bo
                 if broken and name == "vllm":
                     speed = 4.0
                 run.backends[label].samples.append(
-                    Sample(process, round_, position, round_, 1, base / speed * rng.lognormal(0, 0.01), work.bytes,
-                           work.flops, work.experts, BANDWIDTH / weather, PEAK / weather)  # fmt: skip
+                    Sample(
+                        process,
+                        round_,
+                        position,
+                        round_,
+                        1,
+                        base / speed * rng.lognormal(0, 0.01),
+                        work.bytes,
+                        work.flops,
+                        work.experts,
+                        BANDWIDTH / weather,
+                        PEAK / weather,
+                    )
                 )
     return run
 
@@ -70,7 +81,7 @@ def machine() -> dict[str, object]:
     return {
         "machine_id": "000000000000", "architecture": "x86_64",
         "cpu": {"part": "Synthetic 0/0/0", "name": "Synthetic CPU (invented)", "vendor": "Synthetic", "family": 0,
-                "model": 0, "stepping": 0, "midr": None, "features": ["avx2", "avx512f", "avx512_bf16"], "mixed": False},
+                "model": 0, "stepping": 0, "midr": None, "features": ["avx2", "avx512_bf16"], "mixed": False},
         "cpus": {"allowed": 2, "cores": 2, "sockets": 1, "smt": False, "numa_nodes": 1},
         "caches": [{"level": 1, "kind": "Data", "bytes": 32 << 10, "shared_by": 1},
                    {"level": 2, "kind": "Unified", "bytes": 1 << 20, "shared_by": 1},
@@ -99,12 +110,15 @@ def build(seed: int = 0, *, broken: bool = False, workloads: tuple[str, ...] = W
             name = f"test_fused_moe[{cell.run.case.id}-{label}]"
             entries.append(
                 {
-                    "group": cell.run.case.id, "name": name, "fullname": f"harness/benchmarks/test_fused_moe.py::{name}",
-                    "params": None, "param": f"{cell.run.case.id}-{label}",
+                    "group": cell.run.case.id,
+                    "name": name,
+                    "fullname": f"harness/benchmarks/test_fused_moe.py::{name}",
+                    "params": None,
+                    "param": f"{cell.run.case.id}-{label}",
                     "extra_info": results.entry_info(cell, label),
                     "options": {"timer": "perf_counter"},
                     "stats": {**stats.as_dict(), "data": stats.data, "iterations": 1},
-                }  # fmt: skip
+                }
             )
     missing = [
         Missing("zentorch", None, None, "unavailable", "zentorch is not installed"),

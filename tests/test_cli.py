@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from moelab import options
 from moelab.cli import main
 from moelab.plan import Plan
@@ -84,7 +85,8 @@ def test_defaults_are_those_of_the_design() -> None:
     assert default.workloads == ("gpt-oss-20b", "gemma-4-26b-a4b", "qwen3-30b-a3b")
     assert default.tokens == (1, 4, 16, 64, 256, 1024)
     assert default.backends == ("moelab", "torch_loop", "torch_grouped_mm")
-    assert default.baseline == "torch_loop" and default.cache == "cold"
+    assert default.baseline == "torch_loop"
+    assert default.cache == "cold"
     assert default.labels == {**{name: name for name in default.backends}, "moelab#2": "moelab"}
 
 

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import importlib.util
+import itertools
 import os
 import signal
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+
+import backends_for_tests
 from moelab import results
 from moelab.measurement import CaseRun, Missing
 from moelab.plan import Plan
 from moelab.progress import Progress
 from moelab.run import Run
-from moelab.worker_process import WorkerDied, WorkerError, WorkerProcess
+from moelab.worker_process import WorkerDiedError, WorkerError, WorkerProcess
 
 FILE = Path(__file__).with_name("backends_for_tests.py")
 HONEST = f"{FILE}:Honest"
-
-
-def load_backends() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("backends_for_tests", FILE)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-BACKENDS = load_backends()
 
 
 def measure(*names: str, **changes: Any) -> tuple[list[CaseRun], list[Missing]]:
@@ -82,7 +71,8 @@ def test_order_within_a_round_is_shuffled_and_complete(honest: CaseRun) -> None:
 def test_no_input_set_is_timed_twice_and_all_backends_get_the_same(honest: CaseRun) -> None:
     used = [[s.input for s in b.samples] for b in honest.backends.values()]
     assert used[0] == used[1] == used[2]
-    assert len(set(used[0])) == len(used[0]) and 0 not in used[0]
+    assert len(set(used[0])) == len(used[0])
+    assert 0 not in used[0]
 
 
 def test_all_timed_outputs_were_checked(honest: CaseRun) -> None:
@@ -90,7 +80,8 @@ def test_all_timed_outputs_were_checked(honest: CaseRun) -> None:
         assert backend.failure is None
         assert backend.samples_checked == len(backend.samples) == 6
         assert backend.after.rows == 6 * 3
-        assert backend.after.worst is not None and 0 < backend.after.worst <= 1
+        assert backend.after.worst is not None
+        assert 0 < backend.after.worst <= 1
         assert backend.before.rows == 3
 
 
@@ -105,10 +96,10 @@ def test_short_warm_calls_share_a_sample() -> None:
     samples = cases[0].backends["Honest"].samples
     assert all(s.calls > 1 for s in samples)
     starts = sorted(s.input for s in samples)
-    assert all(b - a >= samples[0].calls for a, b in zip(starts, starts[1:], strict=False))
+    assert all(b - a >= samples[0].calls for a, b in itertools.pairwise(starts))
 
 
-@pytest.mark.parametrize("cheat", [c.name for c in BACKENDS.CHEATS])
+@pytest.mark.parametrize("cheat", [c.name for c in backends_for_tests.CHEATS])
 def test_cheats_are_caught(cheat: str) -> None:
     cases, missing = measure("Honest", cheat)
     assert cases[0].backends[cheat].failure, f"{cheat} passed"
@@ -136,7 +127,8 @@ def test_a_cache_on_contents_never_gets_a_hit_while_the_clock_runs() -> None:
 def test_replacing_the_clock_has_no_effect() -> None:
     cases, _ = measure("Honest", "StopsTheClock")
     samples = cases[0].backends["StopsTheClock"].samples
-    assert samples and min(s.seconds for s in samples) > 1e-6
+    assert samples
+    assert min(s.seconds for s in samples) > 1e-6
 
 
 def test_an_exception_is_reported_in_its_own_words() -> None:
@@ -160,7 +152,8 @@ def test_what_cannot_run_says_why() -> None:
     assert ("NotHere", None, "unavailable", "its library is not installed") in said
     assert ("NotThis", "tiny/t9/uniform/1T", "unsuited", "too many tokens") in said
     assert "NotHere" not in cases[0].backends
-    assert "NotThis" in cases[0].backends and "NotThis" not in cases[1].backends
+    assert "NotThis" in cases[0].backends
+    assert "NotThis" not in cases[1].backends
 
 
 def test_an_output_of_the_wrong_shape_fails() -> None:
@@ -172,7 +165,8 @@ def test_a_workload_that_does_not_fit_is_skipped_with_the_bytes(monkeypatch: pyt
     monkeypatch.setattr("moelab.run.available", lambda: 1 << 28)
     cases, missing = measure("Honest")
     assert cases == []
-    assert missing[0].kind == "skipped" and missing[0].bytes_needed is not None
+    assert missing[0].kind == "skipped"
+    assert missing[0].bytes_needed is not None
     assert "GiB" in missing[0].reason
 
 
@@ -182,10 +176,8 @@ def test_nothing_is_timed_under_emulation(monkeypatch: pytest.MonkeyPatch) -> No
         measure("Honest")
 
 
-def test_an_idle_peer_is_stopped_while_others_are_timed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Spins lives in a process of its own with threads that never rest; Watches looks at it while it is timed itself."""
+def test_an_idle_peer_is_stopped_while_others_are_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spins lives in a process of its own whose threads never rest; Watches looks at it while it is timed itself."""
     monkeypatch.setattr("moelab.team.python_of", lambda environment: [sys.executable])
     monkeypatch.setenv("MOELAB_TEST_FOLDER", str(tmp_path))
     cases, missing = measure("Honest", "Watches", "Spins", tokens=(1,))
@@ -228,9 +220,9 @@ def test_a_worker_that_dies_or_hangs_is_noticed(worker: WorkerProcess) -> None:
         worker.ask("dance")
     worker.timeout = 0.2
     os.kill(worker.pid, signal.SIGSTOP)
-    with pytest.raises(WorkerDied, match="no answer"):
+    with pytest.raises(WorkerDiedError, match="no answer"):
         worker.ask("hello", evict_bytes=0)
-    with pytest.raises(WorkerDied):
+    with pytest.raises(WorkerDiedError):
         worker.ask("hello", evict_bytes=0)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+
 from moelab import cpus, expect, machine
 from moelab.advice import advice
 from moelab.conditions import Disturbance, Monitor, drift
@@ -64,7 +65,9 @@ def test_facts_hold_no_environment_host_or_user_name(monkeypatch: pytest.MonkeyP
 def test_x86_identity(tmp_path: Path) -> None:
     cpu = read_cpu(write(tmp_path, {"proc/cpuinfo": X86 + "\n" + X86}), "x86_64")
     assert (cpu.part, cpu.family, cpu.model, cpu.stepping) == ("AuthenticAMD 25/17/1", 25, 17, 1)
-    assert "avx512_bf16" in cpu.features and not cpu.mixed and cpu.midr is None
+    assert "avx512_bf16" in cpu.features
+    assert not cpu.mixed
+    assert cpu.midr is None
 
 
 def test_arm_identity_from_cpuinfo_and_from_sysfs(tmp_path: Path) -> None:
@@ -88,7 +91,8 @@ def test_mixed_cores_are_noticed(tmp_path: Path) -> None:
 
 def test_an_unknown_core_keeps_its_number(tmp_path: Path) -> None:
     cpu = read_cpu(write(tmp_path, {"proc/cpuinfo": ARM.replace("0xd49", "0xfff")}), "aarch64")
-    assert cpu.midr == "0x410ffff0" and "0xfff" in cpu.name
+    assert cpu.midr == "0x410ffff0"
+    assert "0xfff" in cpu.name
 
 
 def test_a_core_that_only_an_emulator_has(tmp_path: Path) -> None:
@@ -107,8 +111,10 @@ def test_cpuinfo_of_another_architecture_means_emulation(tmp_path: Path, monkeyp
 
 def test_nothing_to_read_is_no_error(tmp_path: Path) -> None:
     facts: Any = machine.gather(tmp_path)
-    assert facts["caches"] == [] and facts["last_level_bytes"] == 0
-    assert facts["memory"]["total"] == 0 and facts["steal_fraction"] is None
+    assert facts["caches"] == []
+    assert facts["last_level_bytes"] == 0
+    assert facts["memory"]["total"] == 0
+    assert facts["steal_fraction"] is None
     jsonschema.validate(facts, {**SCHEMA["$defs"]["machine"], "$defs": SCHEMA["$defs"]})
 
 
@@ -149,7 +155,9 @@ def test_memory_that_a_container_grants_is_what_is_available(tmp_path: Path) -> 
         },
     )
     found = machine.memory(root)
-    assert found["available"] == 2 << 30 and found["total"] == 16 << 30 and found["thp"] == "madvise"
+    assert found["available"] == 2 << 30
+    assert found["total"] == 16 << 30
+    assert found["thp"] == "madvise"
 
 
 def test_caches_and_the_last_level_of_several_complexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +192,9 @@ def test_expect_compares_names_loosely_and_features_exactly(tmp_path: Path) -> N
     facts: Any = machine.gather()
     facts["cpu"].update(name="Arm Neoverse-N2 r0p0", part="MIDR 0x410fd490", vendor="Arm", features=["asimd", "bf16"])
     assert expect.unmet(expect.parse("cpu=neoverse-n2,features=bf16+asimd"), facts) == []
-    assert expect.unmet(expect.parse("cpu=neoverse-n1"), facts) == ["cpu=neoverse-n1: this is Arm Neoverse-N2 r0p0 (MIDR 0x410fd490)"]
+    assert expect.unmet(expect.parse("cpu=neoverse-n1"), facts) == [
+        "cpu=neoverse-n1: this is Arm Neoverse-N2 r0p0 (MIDR 0x410fd490)"
+    ]
     assert len(expect.unmet(expect.parse("features=bf16+sve,arch=riscv64"), facts)) == 2
     assert expect.unmet(expect.parse("features=bf1"), facts) != []
 
@@ -223,7 +233,10 @@ def test_the_time_of_workers_is_no_disturbance(tmp_path: Path) -> None:
 def test_disturbances_add_up() -> None:
     quiet, loud = Disturbance(total=900, stolen=0, others=0), Disturbance(total=100, stolen=50, others=0, throttles=2)
     assert quiet.words() == []
-    assert (quiet + loud).words() == ["the hypervisor took 5.0% of the CPU time", "the CPU throttled 2 times because of heat"]
+    assert (quiet + loud).words() == [
+        "the hypervisor took 5.0% of the CPU time",
+        "the CPU throttled 2 times because of heat",
+    ]
 
 
 def test_drift_of_the_probes() -> None:
@@ -238,5 +251,8 @@ def test_advice_puts_what_matters_most_first() -> None:
     facts["cgroup"]["cpu_limit"], facts["load"], facts["memory"]["thp"] = 0.5, [9.0, 9.0, 9.0], "never"
     facts["emulated"] = True
     found = advice(facts)
-    order = [next(i for i, t in enumerate(found) if word in t) for word in ("emulated", "control group", "load 9.0", "huge pages")]
+    order = [
+        next(i for i, t in enumerate(found) if word in t)
+        for word in ("emulated", "control group", "load 9.0", "huge pages")
+    ]
     assert order == sorted(order)

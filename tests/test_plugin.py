@@ -24,7 +24,19 @@ def bench(folder: Path, *backends: str, extra: tuple[str, ...] = ()) -> subproce
     names = ",".join(f"{BACKENDS}:{name}" for name in backends)
     command = [
         *(sys.executable, "-m", "moelab", "bench", "--workload", "tiny", "--tokens", "2,5", "--threads", "1"),
-        *("--backend", names, "--quick", "--budget", "0", "--cache", "warm", "--out", str(folder), "--no-report", *extra),
+        *(
+            "--backend",
+            names,
+            "--quick",
+            "--budget",
+            "0",
+            "--cache",
+            "warm",
+            "--out",
+            str(folder),
+            "--no-report",
+            *extra,
+        ),
     ]
     path = os.pathsep.join([str(ROOT / "harness"), *filter(None, [os.environ.get("PYTHONPATH")])])
     return subprocess.run(
@@ -60,7 +72,9 @@ def test_pytest_benchmark_reads_the_file_and_agrees(document: dict[str, Any], ru
         data = entry["stats"]["data"]
         assert own["median"] == pytest.approx(statistics.median(data))
         assert own["mean"] == pytest.approx(statistics.fmean(data))
-        assert own["min"] == min(data) and own["max"] == max(data) and own["rounds"] == len(data)
+        assert own["min"] == min(data)
+        assert own["max"] == max(data)
+        assert own["rounds"] == len(data)
         assert own["stddev"] == pytest.approx(statistics.stdev(data))
         assert own["iterations"] == entry["extra_info"]["samples"]["calls"][0]
         assert entry["extra_info"]["time"]["median"] == pytest.approx(statistics.median(data))
@@ -72,7 +86,8 @@ def test_pytest_benchmark_compares_the_file(run: Any, document: dict[str, Any]) 
         capture_output=True, text=True, check=False, cwd=run[0].parent,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert "Slower" in done.stdout and "tiny/t5/uniform/1T" in done.stdout
+    assert "Slower" in done.stdout
+    assert "tiny/t5/uniform/1T" in done.stdout
 
 
 def test_groups_are_cases_and_entries_backends(document: dict[str, Any]) -> None:
@@ -91,7 +106,8 @@ def test_what_did_not_run_and_the_command_are_in_the_file(document: dict[str, An
         ("NotThis", "tiny/t5/uniform/1T", "unsuited")
     ]
     command = block["run"]["command"]
-    assert command[command.index("--tokens") + 1] == "2,5" and "--quick" in command
+    assert command[command.index("--tokens") + 1] == "2,5"
+    assert "--quick" in command
     assert {cell["control"]["of"] for cell in block["cells"]} == {"Honest"}
 
 
@@ -116,7 +132,8 @@ def test_a_wrong_result_fails_the_run_and_is_no_measurement(tmp_path: Path) -> N
     assert done.returncode == 1
     written = json.loads((tmp_path / "result.json").read_text())
     labels = {e["extra_info"]["backend"]["label"] for e in written["benchmarks"]}
-    assert "SkipsExperts" not in labels and "Honest" in labels
+    assert "SkipsExperts" not in labels
+    assert "Honest" in labels
     assert {(m["backend"], m["kind"]) for m in written["moelab"]["missing"]} == {("SkipsExperts", "failed")}
 
 

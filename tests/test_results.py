@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import jsonschema
 import pytest
+
+import synthetic_result
 from moelab import results
 
 ROOT = Path(__file__).parents[1]
@@ -18,18 +17,8 @@ SCHEMA = json.loads((ROOT / "reports/schema/result-1.json").read_text())
 
 
 @pytest.fixture(scope="module")
-def synthetic() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("synthetic_result", Path(__file__).with_name("synthetic_result.py"))
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def document(synthetic: ModuleType) -> dict[str, Any]:
-    built = synthetic.build(workloads=("qwen3-30b-a3b",))
+def document() -> dict[str, Any]:
+    built = synthetic_result.build(workloads=("qwen3-30b-a3b",))
     return dict(json.loads(json.dumps(built)))
 
 
@@ -52,21 +41,23 @@ def test_arrays_of_samples_run_parallel_to_the_data(document: dict[str, Any]) ->
         assert {len(values) for values in entry["extra_info"]["samples"].values()} == {count}
 
 
-def test_known_speeds_come_out(document: dict[str, Any], synthetic: ModuleType) -> None:
+def test_known_speeds_come_out(document: dict[str, Any]) -> None:
     for entry in document["benchmarks"]:
         info = entry["extra_info"]
         if info["backend"]["role"] == "candidate":
-            truth = synthetic.SPEEDS[info["backend"]["name"]][synthetic.TOKENS.index(info["case"]["tokens"])]
+            truth = synthetic_result.SPEEDS[info["backend"]["name"]][
+                synthetic_result.TOKENS.index(info["case"]["tokens"])
+            ]
             assert info["ratio"]["value"] == pytest.approx(truth, rel=0.02)
 
 
-def test_a_result_above_its_roof_is_marked_and_left_out(synthetic: ModuleType) -> None:
-    built: Any = synthetic.build(broken=True, workloads=("qwen3-30b-a3b",))
+def test_a_result_above_its_roof_is_marked_and_left_out() -> None:
+    built: Any = synthetic_result.build(broken=True, workloads=("qwen3-30b-a3b",))
     jsonschema.validate(json.loads(json.dumps(built)), SCHEMA)
     assert [(b["case"], b["backend"]) for b in built["moelab"]["broken"]] == [("qwen3-30b-a3b/t16/uniform/2T", "vllm")]
     means = {m["backend"]: m for m in built["moelab"]["geomeans"]}
-    assert means["vllm"]["cells"] == len(synthetic.TOKENS) - 1
-    assert means["moelab"]["cells"] == len(synthetic.TOKENS)
+    assert means["vllm"]["cells"] == len(synthetic_result.TOKENS) - 1
+    assert means["moelab"]["cells"] == len(synthetic_result.TOKENS)
     broken = next(e for e in built["benchmarks"] if e["extra_info"]["roofline"]["broken"])
     assert broken["extra_info"]["verdict"]["table"] == "broken"
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from moelab import roofline
 from moelab.measurement import BackendRun, Sample, Setting
 from moelab.workloads import LAYERS, Layer
@@ -40,7 +41,13 @@ def test_gpt_oss_at_one_token_is_four_experts_of_its_published_size() -> None:
 
 
 def run_of(
-    seconds: float, *, moved: float = 1e9, flops: float = 1e9, bandwidth: float = 50e9, peak: float = 400e9, spread: float = 0.0
+    seconds: float,
+    *,
+    moved: float = 1e9,
+    flops: float = 1e9,
+    bandwidth: float = 50e9,
+    peak: float = 400e9,
+    spread: float = 0.0,
 ) -> BackendRun:
     run = BackendRun("b", "b", "candidate")
     rng = np.random.default_rng(0)
@@ -58,13 +65,16 @@ def test_memory_and_compute_bounds() -> None:
     compute = roofline.roof(run_of(0.04, flops=12e9), COLD)
     assert compute.limit == "compute"
     assert compute.fraction == pytest.approx(0.75)
-    assert not memory.broken and not compute.broken
+    assert not memory.broken
+    assert not compute.broken
 
 
 def test_above_the_roof_is_broken() -> None:
     roof = roofline.roof(run_of(0.01), COLD)
     assert roof.broken
-    assert roof.reason is not None and "200%" in roof.reason and "20 ms" in roof.reason
+    assert roof.reason is not None
+    assert "200%" in roof.reason
+    assert "20 ms" in roof.reason
 
 
 def test_just_above_the_roof_or_within_noise_is_not() -> None:
@@ -77,7 +87,8 @@ def test_a_bandwidth_that_switches_between_probe_and_sample_is_no_broken_measure
     run = run_of(0.021)
     run.samples = [replace(s, probe_read=25e9) if i < 15 else s for i, s in enumerate(run.samples)]
     roof = roofline.roof(run, COLD)
-    assert roof.fraction is not None and roof.fraction > 1.5
+    assert roof.fraction is not None
+    assert roof.fraction > 1.5
     assert not roof.broken
 
 
@@ -93,7 +104,9 @@ def test_without_probes_nothing_is_known() -> None:
     run = run_of(0.01)
     run.samples = [replace(s, probe_read=None, probe_bf16=None) for s in run.samples]
     roof = roofline.roof(run, COLD)
-    assert roof.limit == "unknown" and roof.fraction is None and not roof.broken
+    assert roof.limit == "unknown"
+    assert roof.fraction is None
+    assert not roof.broken
 
 
 def test_code_that_may_use_amx_is_not_held_to_the_peak_of_ours() -> None:
@@ -102,6 +115,10 @@ def test_code_that_may_use_amx_is_not_held_to_the_peak_of_ours() -> None:
     fast.uses_amx, fast.gemm_peak = None, 3e12
     amx = roofline.roof(fast, COLD)
     assert not amx.broken
-    assert amx.peak == pytest.approx(3e12) and "AMX" in amx.peak_source
+    assert amx.peak == pytest.approx(3e12)
+    assert "AMX" in amx.peak_source
+    fast.probe_isa, fast.gemm_peak = "amx_bf16", 3e12
+    assert roofline.roof(fast, COLD).broken, "a probe that has AMX itself is a roof"
+    fast.probe_isa = None
     fast.gemm_peak = None
     assert roofline.roof(fast, COLD).limit == "memory"

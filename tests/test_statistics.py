@@ -11,9 +11,10 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 import pytest
+from scipy import stats
+
 from moelab import statistics
 from moelab.statistics import Ratio, Verdict
-from scipy import stats
 
 RUNS = 120
 Noise = Callable[[np.random.Generator, int, int], npt.NDArray[np.float64]]
@@ -81,7 +82,7 @@ def at_most(rate: float) -> int:
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize(("processes", "rounds"), [(2, 3), (3, 6), (5, 10)])
 def test_intervals_cover_the_true_ratio(noise: str, processes: int, rounds: int) -> None:
-    """95 % nominal; 90 % is asked for, because two or three processes say little about differences between processes."""
+    """95 % nominal; 90 % is asked for: two or three processes say little about differences between processes."""
     rng = np.random.default_rng(2)
     missed = 0
     for _ in range(RUNS):

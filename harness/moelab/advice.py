@@ -15,8 +15,7 @@ def advice(facts: dict[str, Any]) -> list[str]:
         (facts["emulated"], "Instructions are emulated here: run on real hardware; nothing will be timed."),
         (
             limit is not None and limit < cpus["allowed"],
-            f"The control group grants {limit} CPUs of {cpus['allowed']} visible ones and pauses the process beyond: "
-            f"bind it to whole CPUs instead (docker run --cpuset-cpus).",
+            f"The control group grants {limit} of {cpus['allowed']} CPUs by pausing: --cpuset-cpus is steadier.",
         ),
         (
             facts["load"][0] > 0.5,
@@ -24,7 +23,7 @@ def advice(facts: dict[str, Any]) -> list[str]:
         ),
         (
             steal > 0.005,
-            f"The hypervisor takes {steal:.1%} of the CPU time: use a machine with CPUs of its own (dedicated or bare metal).",
+            f"The hypervisor takes {steal:.1%} of the CPU time: use a machine with CPUs of its own.",
         ),
         (cpu["mixed"], "CPUs of different kinds: choose equal ones with taskset."),
         (
@@ -33,7 +32,7 @@ def advice(facts: dict[str, Any]) -> list[str]:
         ),
         (
             frequency["boost"] is True,
-            "Boost is on, so the frequency depends on heat and on neighbours: switch it off to compare runs hours apart.",
+            "Boost is on: the frequency depends on heat and neighbours; off is better to compare runs hours apart.",
         ),
         (
             bool(cpus["smt"]),
@@ -49,8 +48,7 @@ def advice(facts: dict[str, Any]) -> list[str]:
         ),
         (
             facts["hypervisor"] is not None and steal <= 0.005,
-            "A virtual machine: neighbours share caches and memory bandwidth and cannot be seen from inside; "
-            "trust ratios within a run rather than times.",
+            "A virtual machine: neighbours share caches and bandwidth, unseen; trust a run's ratios more than times.",
         ),
     ]  # fmt: skip
     return [text for applies, text in rules if applies]

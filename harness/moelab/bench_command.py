@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from moelab import expect, machine, options, provenance, results
+from moelab.backend_loading import load
+from moelab.backends import environments
+from moelab.plan import Plan
 from moelab.text_table import table
 
 WRONG = 1
@@ -23,50 +28,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Exit status 0: all outputs right and no measurement broken; 1 otherwise; 2 for wrong options or machine."""
-    import pytest  # only this command needs it
+    return measure(arguments)[0]
+
+
+def measure(arguments: argparse.Namespace) -> tuple[int, dict[str, Any] | None]:
+    """The exit status and the result document; None where nothing was measured."""
 
     def value_of(name: str) -> Any:
         return getattr(arguments, name)
 
     try:
-        options.plan_of(value_of)
-        if arguments.expect:
-            facts: Any = machine.gather()
-            unmet = expect.unmet(expect.parse(arguments.expect), facts)
-            if unmet:
-                raise ValueError("not the machine that was expected: " + "; ".join(unmet))
+        plan = options.plan_of(value_of)
+        facts: Any = machine.gather()
+        unmet = expect.unmet(expect.parse(arguments.expect), facts) if arguments.expect else []
     except ValueError as error:
-        print(f"moelab bench: {error}", file=sys.stderr)
-        return USAGE
-    if machine.emulated() and not arguments.emulated:
-        print("moelab bench: instructions are emulated here; a time would mean nothing, none is taken", file=sys.stderr)
-        return USAGE
+        return _refuse(str(error))
+    if unmet:
+        return _refuse("not the machine that was expected: " + "; ".join(unmet))
+    if facts["emulated"] and not arguments.emulated:
+        return _refuse("instructions are emulated here; a time would mean nothing, none is taken")
     folder = (arguments.out or default_folder()).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     result = folder / "result.json"
     result.unlink(missing_ok=True)
-    suite = Path(__file__).with_name("suite.py")
-    root = provenance.repository()
-    if root is not None and (root / "harness/benchmarks").is_dir():
-        suite = root / "harness/benchmarks"
-    forwarded = [f"--moelab-{part[2:]}" if part.startswith("--") else part for part in options.arguments_of(value_of)]
-    status = int(
-        pytest.main(
-            [
-                *("-p", "moelab.plugin", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", str(suite.parent)),
-                *("--import-mode=importlib", "-s", "-q", "--no-header", "-rfE", "--benchmark-quiet"),
-                *("--benchmark-json", str(result), *forwarded, str(suite)),
-            ]
-        )
-    )
+    fetch_peers(plan)
+    status = _run_suite(options.arguments_of(value_of), result)
     if not result.exists():
         print("moelab bench: nothing was measured, so there is no result file", file=sys.stderr)
-        return status or WRONG
+        return status or WRONG, None
     document = results.load(result)
     print(summary(document))
-    broken: Any = document["moelab"]
-    if broken["broken"]:
-        status = status or WRONG
     print(f"result: {result}")
     if not arguments.no_report:
         from moelab.report import write_report  # needs matplotlib
@@ -74,16 +65,47 @@ def run(arguments: argparse.Namespace) -> int:
         written = write_report([result], folder / "report")
         print(f"report: {written.markdown}")
         print(f"report: {written.html}")
-    return status
+    return status or (WRONG if document["moelab"]["broken"] else 0), document
+
+
+def _refuse(why: str) -> tuple[int, None]:
+    print(f"moelab bench: {why}", file=sys.stderr)
+    return USAGE, None
+
+
+def _run_suite(arguments: list[str], result: Path) -> int:
+    """pytest with our plugin in a process of its own; its exit status."""
+    suite = Path(__file__).with_name("suite.py")
+    root = provenance.repository()
+    if root is not None and (root / "harness/benchmarks").is_dir():
+        suite = root / "harness/benchmarks"
+    forwarded = [f"--moelab-{part[2:]}" if part.startswith("--") else part for part in arguments]
+    command = [
+        *(sys.executable, "-m", "pytest", "-p", "moelab.plugin", "-p", "no:cacheprovider", "-c", "/dev/null"),
+        *("--rootdir", str(suite.parent), "--import-mode=importlib", "-s", "-q", "--no-header", "-rfE"),
+        *("--benchmark-quiet", "--benchmark-json", str(result), *forwarded, str(suite)),
+    ]
+    # The oracle works on several experts at once: threads inside each product would only get in each other's way.
+    return subprocess.run(command, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, check=False).returncode
+
+
+def fetch_peers(plan: Plan) -> None:
+    """Libraries of the peers that the plan names. What cannot be had is reported by its backend as unavailable."""
+    for name in dict.fromkeys(load(backend).environment for backend in plan.backends):
+        if name not in environments.RECIPES or environments.missing(name) is None:
+            continue
+        try:
+            environments.create(name, lambda text: print(text, file=sys.stderr, flush=True))
+        except RuntimeError as error:
+            print(f"{name}: {error}", file=sys.stderr, flush=True)
 
 
 def default_folder() -> Path:
-    """In the repository reports/results, elsewhere here; named by time and CPU."""
-    root = provenance.repository()
-    base = root / "reports/results" if root is not None else Path("moelab-results")
+    """results/ in the repository or else here; named by time and CPU."""
+    base = (provenance.repository() or Path()) / "results"
     facts: Any = machine.gather()
     name = "".join(c if c.isalnum() else "-" for c in facts["cpu"]["part"].lower()).strip("-")
-    return base / f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{name}"
+    return base / f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{name}"
 
 
 def summary(document: dict[str, Any]) -> str:
@@ -107,11 +129,11 @@ def summary(document: dict[str, Any]) -> str:
         )
     header = ["case", "backend", "ms", f"speed / {block['run']['baseline']}", "roof", "verdict"]
     lines = [table(header, rows)] if rows else []
-    for mean in block["geomeans"]:
-        lines.append(
-            f"{mean['backend']}: {mean['value']:.2f} times {mean['baseline']} in the geometric mean of {mean['cells']} cells "
-            f"({mean['faster']} faster, {mean['slower']} slower, {mean['same']} same, {mean['undecided']} undecided)"
-        )
+    lines += [
+        f"{m['backend']}: {m['value']:.2f} times {m['baseline']} in the geometric mean of {m['cells']} cells "
+        f"({m['faster']} faster, {m['slower']} slower, {m['same']} same, {m['undecided']} undecided)"
+        for m in block["geomeans"]
+    ]
     unstable = [cell["case"] for cell in block["cells"] if cell["control"] and not cell["control"]["inside_margin"]]
     if unstable:
         lines.append(

@@ -1,4 +1,4 @@
-"""Compares runs with each other: did the code get faster, or is it another machine, another day?
+"""Compares runs with each other: a change of the code, or of the machine and the day.
 
 Two runs were not interleaved. What is compared is therefore, where both have one, the speed relative to the baseline
 that ran beside it: the machine's mood of the day is in both halves of that ratio. Times themselves come second.
@@ -98,7 +98,9 @@ def paired(first: Json, second: Json) -> Ratio | None:
 def _context(info: Json, document: Json) -> tuple[tuple[str, str], ...]:
     cpu = document["machine_info"]["moelab"]["cpu"]
     case, setting = info["case"], info["setting"]
-    shape = "/".join(str(case[k]) for k in ("experts", "topk", "hidden", "intermediate", "activation", "bias", "gate_up"))
+    shape = "/".join(
+        str(case[k]) for k in ("experts", "topk", "hidden", "intermediate", "activation", "bias", "gate_up")
+    )
     return (
         ("CPU part", str(cpu["part"])),
         ("threads", str(setting["threads"])),
@@ -122,9 +124,7 @@ def change(old: Entry, new: Entry, *, margin: float = statistics.MARGIN) -> Chan
     if old.speed is not None and new.speed is not None:
         ratio, basis = quotient(old.speed, new.speed), "speed relative to the baseline of its run"
     else:
-        before, after = (
-            statistics.paired_ratio([1.0] * len(e.seconds), e.seconds, e.process) for e in (old, new)
-        )
+        before, after = (statistics.paired_ratio([1.0] * len(e.seconds), e.seconds, e.process) for e in (old, new))
         ratio, basis = quotient(before, after), "time"
     control = _noisier(old.control, new.control)
     return Change(
@@ -149,9 +149,7 @@ def quotient(old: Ratio, new: Ratio) -> Ratio:
     errors = [(log["high"][i] - log["low"][i]) / 2 / critical[i] for i in (0, 1)]
     freedom = _welch(errors, [old.freedom, new.freedom])
     wide = float(stats.t.isf(tail, freedom))
-    below, above = (
-        wide * math.hypot(side[0] / critical[0], side[1] / critical[1]) for side in (down, up)
-    )
+    below, above = (wide * math.hypot(side[0] / critical[0], side[1] / critical[1]) for side in (down, up))
     detectable = math.expm1(min(50.0, (wide + float(stats.t.ppf(statistics.POWER, freedom))) * math.hypot(*errors)))
     return Ratio(
         value=math.exp(middle),

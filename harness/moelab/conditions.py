@@ -90,7 +90,7 @@ class Monitor:
         total = busy = stolen = 0
         try:
             fields = [int(v) for v in (self.root / "proc/stat").read_text().splitlines()[0].split()[1:9]]
-            user, nice, system, idle, iowait, irq, softirq, stolen = fields
+            user, nice, system, _idle, _iowait, irq, softirq, stolen = fields
             total, busy = sum(fields), user + nice + system + irq + softirq
         except (OSError, ValueError, IndexError):
             pass

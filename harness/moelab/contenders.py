@@ -25,6 +25,7 @@ class ContenderState:
     packing_seconds: list[float] = field(default_factory=list)
     packed_bytes: int = 0
     gemm: float | None = None
+    probe_isa: str | None = None
 
     def copy_facts(self, source: ContenderState) -> None:
         """For a label that shares what another one prepared."""
@@ -35,9 +36,14 @@ class ContenderState:
 def contenders_of(plan: Plan, separate_copy: bool) -> dict[str, ContenderState]:
     """By label: the backends of the plan, then the A/A control."""
     contenders = {}
+    environments = {load(name).environment for name in plan.backends}
     for label, name in plan.labels.items():
         again = label == plan.control_label
         role: Role = "control" if again else ("baseline" if name == plan.baseline else "candidate")
         original = label_of(name) if again and not separate_copy else None
-        contenders[label] = ContenderState(Contender(label, name, load(name), original), role)
+        backend = load(name)
+        if again and original is None and len(environments) > 1:
+            # Where backends are in processes of their own, so is the control: it shows what that alone makes different.
+            backend.environment = f"{backend.environment}@{label}"  # type: ignore[misc, assignment]
+        contenders[label] = ContenderState(Contender(label, name, backend, original), role)
     return contenders

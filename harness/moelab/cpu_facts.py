@@ -116,7 +116,7 @@ def _midrs_of_sysfs(root: Path) -> list[int]:
 
 
 def _midrs_of_cpuinfo(blocks: list[dict[str, str]]) -> list[int]:
-    """Put together from /proc/cpuinfo's fields, where /sys does not show the register (old kernels, some containers)."""
+    """Put together from /proc/cpuinfo's fields, where /sys does not show the register (some containers)."""
     values = []
     for block in blocks:
         fields = [_number(block.get(f"CPU {key}")) for key in ("implementer", "variant", "part", "revision")]

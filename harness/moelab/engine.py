@@ -30,9 +30,8 @@ from moelab.measurement import BackendRun, CaseRun, Missing, Sample, Setting
 from moelab.plan import Plan
 from moelab.progress import Progress
 from moelab.schedule import Schedule
-from moelab.team import BackendFailed, Team
+from moelab.team import BackendError, Team
 from moelab.weights import Weights
-from moelab.worker_process import WorkerDied
 from moelab.workloads import Case, layer_by_name, make_inputs
 
 ROWS_BEFORE = 24
@@ -143,11 +142,8 @@ class WorkloadRun:
                         self._rounds(team, waiting[0], process)
                         waiting.pop(0)
                     self._look_at_weights(team)
-            except BackendFailed as failure:
+            except BackendError as failure:
                 self._out(failure.label, failure.reason)
-            except WorkerDied as died:
-                for label in self._alive():
-                    self._out(label, f"its process did not start: {died}")
 
     def _out(self, label: str, reason: str) -> None:
         """Takes a label out of the workload for good; what it measured before is no result either."""
@@ -163,7 +159,8 @@ class WorkloadRun:
         for label in self._alive():
             contender = self.contenders[label]
             original = contender.facts.copy_of
-            contender.environment = hello[contender.facts.backend.environment]["environment"]
+            started = hello[contender.facts.backend.environment]
+            contender.environment, contender.probe_isa = started["environment"], started["probe_isa"]
             if original is not None:
                 if self.contenders[original].missing or self.contenders[original].failed:
                     contender.missing = f"{original} did not run"
@@ -249,9 +246,7 @@ class WorkloadRun:
             self._rounds_done[case.id, process] = number + 1
             done += 1
         self.runs[case.id].disturbance += self.monitor.stop()
-        self.progress.step(
-            f"{case.id}: {done} rounds in process {process + 1}" + self._glance(case)
-        )
+        self.progress.step(f"{case.id}: {done} rounds in process {process + 1}" + self._glance(case))
 
     def _round(self, team: Team, case: Case, process: int, number: int) -> None:
         """One sample of every backend on the same new inputs, in random order."""
@@ -309,7 +304,7 @@ class WorkloadRun:
                 cold=not warm,
                 probe=self.plan.probe_seconds,
             )
-        except BackendFailed as failed:
+        except BackendError as failed:
             if failed.crashed:
                 raise
             return {"seconds": 1.0}, None, failed.reason

@@ -21,20 +21,15 @@ def parse(text: str) -> dict[str, list[str]]:
 def unmet(wanted: dict[str, list[str]], facts: dict[str, Any]) -> list[str]:
     """What of the contract this machine does not keep, in words; empty if it keeps all."""
     cpu = facts["cpu"]
-    found = []
-    for value in wanted.get("cpu", []):
-        if _plain(value) not in _plain(f"{cpu['part']} {cpu['name']} {cpu['vendor']}"):
-            found.append(f"cpu={value}: this is {cpu['name']} ({cpu['part']})")
-    for value in wanted.get("features", []):
-        if value.lower() not in (f.lower() for f in cpu["features"]):
-            found.append(f"features={value}: this CPU lacks it ({cpu['name']})")
-    for value in wanted.get("threads", []):
-        if value != str(facts["cpus"]["allowed"]):
-            found.append(f"threads={value}: {facts['cpus']['allowed']} CPUs are allowed here")
-    for value in wanted.get("arch", []):
-        if value != facts["architecture"]:
-            found.append(f"arch={value}: this is {facts['architecture']}")
-    return found
+    names, features = _plain(f"{cpu['part']} {cpu['name']} {cpu['vendor']}"), {f.lower() for f in cpu["features"]}
+    allowed, architecture = str(facts["cpus"]["allowed"]), facts["architecture"]
+    this = f"this is {cpu['name']} ({cpu['part']})"
+    return [
+        *(f"cpu={v}: {this}" for v in wanted.get("cpu", []) if _plain(v) not in names),
+        *(f"features={v}: missing, {this}" for v in wanted.get("features", []) if v.lower() not in features),
+        *(f"threads={v}: {allowed} CPUs are allowed here" for v in wanted.get("threads", []) if v != allowed),
+        *(f"arch={v}: this is {architecture}" for v in wanted.get("arch", []) if v != architecture),
+    ]
 
 
 def _plain(text: str) -> str:

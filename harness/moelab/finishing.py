@@ -41,7 +41,7 @@ def _describe(backend: BackendRun, contender: ContenderState) -> None:
     backend.isa = None if facts.get("isa") is None else str(facts["isa"])
     backend.packing_seconds, backend.packed_bytes = contender.packing_seconds, contender.packed_bytes
     backend.uses_amx = {"yes": True, "possible": None}.get(str(facts.get("amx")), False)
-    backend.gemm_peak = contender.gemm
+    backend.gemm_peak, backend.probe_isa = contender.gemm, contender.probe_isa
 
 
 def late_work(backend: BackendRun, output_bytes: int) -> str | None:

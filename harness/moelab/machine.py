@@ -274,13 +274,13 @@ def _int(path: Path) -> int | None:
 
 
 def _size(text: str) -> int:
-    """ "32K", "1024K", "300M" in bytes."""
+    """Bytes of a size as /sys writes it: 32K, 1024K, 300M."""
     factors = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     return int(text[:-1]) * factors[text[-1]] if text[-1] in factors else int(text)
 
 
 def _cpu_list(text: str) -> list[int]:
-    """ "0-3,8" as numbers."""
+    """Numbers of a list as /sys writes it: 0-3,8."""
     numbers: list[int] = []
     for part in text.split(","):
         first, _, last = part.partition("-")

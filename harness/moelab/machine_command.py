@@ -35,22 +35,23 @@ def describe(facts: dict[str, Any]) -> str:
     group = facts["cgroup"]
     caches = ", ".join(f"L{c['level']} {c['kind'].lower()} {_bytes(c['bytes'])}" for c in facts["caches"]) or "unknown"
     wanted = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "bf16", "i8mm", "sve", "sve2", "svebf16")
+    topology = f"{cpus['allowed']} allowed on {cpus['cores']} cores, {cpus['sockets']} sockets"
+    granted = _bytes(group["memory_limit"]) if group["memory_limit"] else "none"
+    where = [facts["hypervisor"] or "bare metal", *filter(None, [group["container"]])]
     rows = [
         ("CPU", f"{cpu['name']} ({cpu['part']})"),
         ("features", ", ".join(f for f in wanted if f in cpu["features"]) or "none of those that matter here"),
-        ("CPUs", f"{cpus['allowed']} allowed on {cpus['cores']} cores, {cpus['sockets']} sockets, "
-                 f"{cpus['numa_nodes']} NUMA nodes, SMT {_yes(cpus['smt'])}"),
+        ("CPUs", f"{topology}, {cpus['numa_nodes']} NUMA nodes, SMT {_yes(cpus['smt'])}"),
         ("caches", caches),
         ("memory", f"{_bytes(memory['available'])} of {_bytes(memory['total'])} free, huge pages {memory['thp']}"),
         ("frequency", f"governor {frequency['governor'] or 'unknown'}, boost {_yes(frequency['boost'])}"),
-        ("limits", f"CPUs {group['cpu_limit'] or 'none'}, memory "
-                   f"{_bytes(group['memory_limit']) if group['memory_limit'] else 'none'}"),
-        ("runs in", f"{facts['hypervisor'] or 'bare metal'}{', container: ' + group['container'] if group['container'] else ''}"),
+        ("limits", f"CPUs {group['cpu_limit'] or 'none'}, memory {granted}"),
+        ("runs in", ", ".join(where)),
         ("stolen time", "unknown" if facts["steal_fraction"] is None else f"{facts['steal_fraction']:.2%} since boot"),
         ("load", " ".join(f"{v:.2f}" for v in facts["load"])),
         ("software", f"{facts['os']}, Linux {facts['kernel']}, Python {facts['python']}"),
         ("emulated", _yes(facts["emulated"])),
-    ]  # fmt: skip
+    ]
     lines = [f"{name:<12} {value}" for name, value in rows]
     found = advice(facts)
     lines.append("")

@@ -61,6 +61,8 @@ class BackendRun:
     uses_amx: bool | None = False
     gemm_peak: float | None = None
     """FLOP/s of a large BF16 matrix product of the same library, for code that has instructions ours lacks."""
+    probe_isa: str | None = None
+    """Whose multiply instruction probe_bf16 measured."""
     before: Check = field(default_factory=Check)
     after: Check = field(default_factory=Check)
     samples_checked: int = 0

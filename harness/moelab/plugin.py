@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -29,7 +29,7 @@ class Bench:
 
     def __init__(self, plan: Plan, arguments: list[str], facts: Json) -> None:
         self.plan, self.arguments, self.facts = plan, arguments, facts
-        self.started = datetime.now(timezone.utc)
+        self.started = datetime.now(UTC)
         self._clock = time.monotonic()
         self._run: Run | None = None
         self.measured: dict[str, tuple[list[CaseRun], list[Missing]]] = {}
@@ -58,7 +58,7 @@ class Bench:
     def block(self, cells: list[results.Cell]) -> Json:
         """The top-level key `moelab` of the result file."""
         runs = [cell.run for cell in cells]
-        environments = [b.environment for run in runs for b in run.backends.values()]
+        environments = [b.environment for run in runs for b in run.backends.values() if b.name == "moelab"]
         conditions = [f"{run.case.id}: {text}" for run in runs for text in run.conditions]
         return results.moelab_block(
             cells,

@@ -1,7 +1,7 @@
 """`moelab reproduce RESULT`: the same command with the same seeds once more, and whether the numbers agree.
 
-The ACM's words: *repeatable* if it agrees on the same machine by the same hands, *reproduced* if somebody else's machine
-agrees. This program can only say on which machine it ran; who ran it is for the reader to know.
+The ACM's words: *repeatable* if it agrees on the same machine by the same hands, *reproduced* if it does on somebody
+else's machine. This program can only say on which machine it ran; who ran it is for the reader to know.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ Json = dict[str, Any]
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("result", type=Path, metavar="RESULT")
     parser.add_argument("--here", action="store_true", help="run this revision instead of rebuilding the result's")
-    parser.add_argument("--with", dest="other", type=Path, metavar="NEW", help="compare with this file instead of running")
+    parser.add_argument(
+        "--with", dest="other", type=Path, metavar="NEW", help="compare with this file instead of running"
+    )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to put the new result")
 
 
@@ -49,7 +51,7 @@ def _run_again(old: Json, arguments: argparse.Namespace) -> Path:
     run_, source = old["moelab"]["run"], old["moelab"]["source"]
     folder = (arguments.out or Path(tempfile.mkdtemp(prefix="moelab-reproduce-"))).resolve()
     root = provenance.repository()
-    options = _bench_arguments(run_["command"]) + ["--out", str(folder)]
+    options = [*_bench_arguments(run_["command"]), "--out", str(folder)]
     digest = old["moelab"]["image"]
     if digest and not arguments.here:
         command = ["docker", "run", "--rm", "-v", f"{folder}:{folder}", digest, "bench", *options]
@@ -64,8 +66,8 @@ def _run_again(old: Json, arguments: argparse.Namespace) -> Path:
         raise ValueError("the result names no commit; --here runs this revision instead")
     if source["dirty"]:
         raise ValueError(
-            f"the result came from {commit[:12]} with changes that were not committed ({', '.join(source['changed'][:3])}…), "
-            "so it cannot be rebuilt; --here runs this revision instead"
+            f"the result came from {commit[:12]} with changes that were not committed "
+            f"({', '.join(source['changed'][:3])}…), so it cannot be rebuilt; --here runs this revision instead"
         )
     with tempfile.TemporaryDirectory(prefix="moelab-revision-") as tree:
         subprocess.run(["git", "-C", str(root), "worktree", "add", "--detach", tree, commit], check=True)

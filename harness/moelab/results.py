@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from moelab import roofline, statistics
 from moelab.measurement import BackendRun, CaseRun, Missing, Sample
@@ -32,10 +33,10 @@ class Cell:
 def analyse(runs: Sequence[CaseRun], *, level: float = statistics.LEVEL, seed: int = 0) -> list[Cell]:
     """Statistics of every case, verdicts corrected for all cells of the run together."""
     cells = [_analyse_case(run, level, seed) for run in runs]
-    keys = [(i, label) for i, cell in enumerate(cells) for label in cell.verdicts if not cell.roofs[label].broken]
+    keys = [(i, label) for i, cell in enumerate(cells) for label, v in cell.verdicts.items() if v.alone != "broken"]
     judged = statistics.judge_table([cells[i].verdicts[label] for i, label in keys], level=level)
-    for (i, label), verdict in zip(keys, judged, strict=True):
-        cells[i].verdicts[label] = verdict
+    for key, verdict in zip(keys, judged, strict=True):
+        cells[key[0]].verdicts[key[1]] = verdict
     return cells
 
 
@@ -43,7 +44,7 @@ def _analyse_case(run: CaseRun, level: float, seed: int) -> Cell:
     good = {label: b for label, b in run.backends.items() if b.failure is None and b.samples}
     roofs = {label: roofline.roof(backend, run.setting) for label, backend in good.items()}
     control_of, control = None, None
-    for label, backend in good.items():
+    for backend in good.values():
         original = next((b for b in good.values() if b.role != "control" and b.name == backend.name), None)
         if backend.role == "control" and original is not None:
             control_of, control = original.label, _paired(original, backend, level, seed)
@@ -250,7 +251,7 @@ def moelab_block(
     }
 
 
-def load(path: Path) -> Json:
+def load(path: Path) -> dict[str, Any]:
     """Reads a result file. Raises ValueError where it is none of ours or of another schema version."""
     try:
         document = json.loads(path.read_text())

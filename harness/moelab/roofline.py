@@ -107,12 +107,13 @@ def roof(run: BackendRun, setting: Setting) -> Roof:
 
 
 def _peaks(run: BackendRun) -> tuple[list[float | None], str]:
-    """The compute peak for each sample. Our probe knows no AMX, so it is no roof for code that may use it."""
+    """The compute peak for each sample. A probe without AMX is no roof for code that may use it."""
     own = [s.probe_bf16 for s in run.samples]
-    if run.uses_amx is False:
-        return own, "probe_bf16"
+    isa = run.probe_isa or "unknown"
+    if run.uses_amx is False or "amx" in isa:
+        return own, f"probe_bf16 ({isa})"
     if run.gemm_peak is None:
-        return [None] * len(own), "none: may use AMX, which the probe does not"
+        return [None] * len(own), f"none: may use AMX, which the probe ({isa}) does not"
     peak = run.gemm_peak
     return [max(peak, p or 0.0) for p in own], "large BF16 matrix product of the same library: may use AMX"
 

@@ -86,7 +86,7 @@ def available() -> int:
 @contextmanager
 def _folder(weight_bytes: int) -> Iterator[Path]:
     """A folder for weights and inputs, in memory where /dev/shm has room (containers often give it 64 MB)."""
-    shared = Path("/dev/shm")
+    shared = Path("/dev/shm")  # noqa: S108 - a new folder with a random name in it
     roomy = shared.is_dir() and shutil.disk_usage(shared).free > weight_bytes + (256 << 20)
     with tempfile.TemporaryDirectory(prefix="moelab-", dir=shared if roomy else None) as name:
         yield Path(name)

@@ -121,7 +121,9 @@ def _location(values: Floats, process: npt.NDArray[np.int64], level: float, seed
     bootstrap = float(medians.var(ddof=1))
     if bootstrap > 0.0:
         stretch *= math.sqrt(1 + between / len(groups) ** 2 / bootstrap)
-    return _Location(middle, middle - (middle - float(low)) * stretch, middle + (float(high) - middle) * stretch, freedom)
+    return _Location(
+        middle, middle - (middle - float(low)) * stretch, middle + (float(high) - middle) * stretch, freedom
+    )
 
 
 def interval(seconds: Sequence[float], process: Sequence[int], *, level: float = LEVEL, seed: int = 0) -> Interval:
@@ -182,7 +184,9 @@ def inside_margin(ratio: Ratio, margin: float = MARGIN) -> bool:
     return ratio.low >= 1 / (1 + margin) and ratio.high <= 1 + margin
 
 
-def judge(ratio: Ratio, control: Ratio | None, *, margin: float = MARGIN) -> Verdict:
+def judge(  # noqa: PLR0911 - one return for each kind of verdict
+    ratio: Ratio, control: Ratio | None, *, margin: float = MARGIN
+) -> Verdict:
     """The verdict of one cell by itself.
 
     faster, slower   the interval lies beyond the margin, and beyond whatever the A/A control of the run showed
@@ -196,17 +200,17 @@ def judge(ratio: Ratio, control: Ratio | None, *, margin: float = MARGIN) -> Ver
     noise = max(-math.log(control.low), math.log(control.high))
     threshold = max(math.log1p(margin), noise)
     shown = f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
-    beyond = f"beyond {math.expm1(threshold):.1%}, the larger of margin and A/A control"
+    beyond = f"{shown} beyond {math.expm1(threshold):.1%}, the larger of margin and A/A control"
     if math.log(ratio.low) > threshold:
-        return _claim("faster", _tail(ratio, threshold), margin, f"{shown} {beyond}")
+        return _claim("faster", _tail(ratio, threshold), margin, beyond)
     if math.log(ratio.high) < -threshold:
-        return _claim("slower", _tail(ratio, -threshold), margin, f"{shown} {beyond}")
-    if inside_margin(ratio, margin):
-        if not inside_margin(control, margin):
-            return _undecided(margin, f"{shown} within {margin:.0%}, but the A/A control is not")
-        edge = math.log1p(margin)
-        return _claim("same", max(_tail(ratio, edge), _tail(ratio, -edge)), margin, f"{shown} within {margin:.0%}")
-    return _undecided(margin, f"{shown} crosses {math.expm1(threshold):.1%}")
+        return _claim("slower", _tail(ratio, -threshold), margin, beyond)
+    if not inside_margin(ratio, margin):
+        return _undecided(margin, f"{shown} crosses {math.expm1(threshold):.1%}")
+    if not inside_margin(control, margin):
+        return _undecided(margin, f"{shown} within {margin:.0%}, but the A/A control is not")
+    edge = math.log1p(margin)
+    return _claim("same", max(_tail(ratio, edge), _tail(ratio, -edge)), margin, f"{shown} within {margin:.0%}")
 
 
 def _undecided(margin: float, reason: str) -> Verdict:

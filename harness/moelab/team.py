@@ -7,16 +7,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from moelab.backends import Backend
 from moelab.conditions import Monitor
-from moelab.worker_process import WorkerDied, WorkerError, WorkerProcess, python_of
+from moelab.worker_process import WorkerDiedError, WorkerError, WorkerProcess, python_of
 
 Json = dict[str, Any]
 
 
-class BackendFailed(RuntimeError):
+class BackendError(RuntimeError):
     """A backend raised, or took its process down (`crashed`)."""
 
     def __init__(self, label: str, reason: str, *, crashed: bool) -> None:
@@ -48,7 +48,7 @@ class Team:
         self._numbers = itertools.count()
 
     def start(self, weights: Path, workload: str, evict_bytes: int) -> dict[str, Json]:
-        """Starts a worker for each environment; its first answer by environment. WorkerDied where one cannot start."""
+        """Starts a worker for each environment; first answers by environment. BackendError where one cannot start."""
         answers = {}
         for environment, members in self._environments().items():
             settings: dict[str, str] = {}
@@ -59,14 +59,17 @@ class Team:
                 threads=self._threads,
                 cpus=self._cpus,
                 settings=settings,
-                log=self._folder / f"{environment}.log",
+                log=self._folder / f"{environment.replace('/', '_')}.log",
             )
             self._workers[environment] = worker
             self._monitor.pids.add(worker.pid)
             for contender in members:
                 self._worker_of[contender.label] = environment
-            answers[environment] = worker.ask("hello", evict_bytes=evict_bytes)
-            worker.ask("open", path=str(weights), workload=workload)
+            try:
+                answers[environment] = worker.ask("hello", evict_bytes=evict_bytes)
+                worker.ask("open", path=str(weights), workload=workload)
+            except (WorkerDiedError, WorkerError) as error:
+                raise BackendError(members[0].label, f"its process did not start: {error}", crashed=True) from None
             worker.pause()
         return answers
 
@@ -89,16 +92,16 @@ class Team:
         return self._workers[chosen].resume()
 
     def ask(self, label: str, do: str, /, **arguments: object) -> Json:
-        """The answer of the label's worker. Raises BackendFailed."""
+        """The answer of the label's worker. Raises BackendError."""
         self.activate(label)
         try:
             return self._workers[self._worker_of[label]].ask(do, **arguments)
         except WorkerError as error:
-            raise BackendFailed(label, str(error), crashed=False) from None
-        except WorkerDied as error:
-            raise BackendFailed(label, str(error), crashed=True) from None
+            raise BackendError(label, str(error), crashed=False) from None
+        except WorkerDiedError as error:
+            raise BackendError(label, str(error), crashed=True) from None
 
-    def __enter__(self) -> Team:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -46,7 +46,7 @@ class Worker:
         """Facts about this process; also sets up what makes weights cold (0 bytes: warm)."""
         if evict_bytes:
             self.evictor = Evictor(evict_bytes, self.threads)
-        return {"environment": environment(), "probe": self.peak is not None}
+        return {"environment": environment(), "probe_isa": _probe_isa()}
 
     def open(self, path: str, workload: str) -> Json:
         self.weights_path = Path(path)
@@ -55,7 +55,8 @@ class Worker:
 
     def prepare(self, label: str, name: str) -> Json:
         """Packs. The reason in the answer says why a backend cannot run here."""
-        assert self.weights is not None and self.layer is not None
+        assert self.weights is not None
+        assert self.layer is not None
         backend = load(name)
         reason = backend.unavailable()
         if reason is not None:
@@ -132,7 +133,8 @@ class Worker:
 
     def weights_intact(self) -> Json:
         """Whether the weights, mapped copy on write, still hold what the file holds."""
-        assert self.weights is not None and self.weights_path is not None
+        assert self.weights is not None
+        assert self.weights_path is not None
         fresh = open_weights(self.weights_path)
         names = ("w13", "w2", "w13_bias", "w2_bias")
         pairs = [(getattr(self.weights, n), getattr(fresh, n)) for n in names]
@@ -186,6 +188,11 @@ def _probe() -> Callable[..., float] | None:
     return mk.peak
 
 
+def _probe_isa() -> str | None:
+    mk = sys.modules.get("moelab_kernels")
+    return None if mk is None else str(mk.isas()[0])
+
+
 def _resident_bytes() -> int:
     """Private memory of this process; mapped weights do not count."""
     for line in Path("/proc/self/status").read_text().splitlines():
@@ -233,7 +240,7 @@ def serve(worker: Worker, commands: Any, replies: Any) -> None:
         request = json.loads(line)
         try:
             answer = getattr(worker, request.pop("do"))(**request)
-        except Exception as error:  # whatever a backend raises is its result, in its own words
+        except Exception as error:  # noqa: BLE001  # whatever a backend raises is its result, in its own words
             answer = {"error": f"{type(error).__name__}: {error}"}
         replies.write(json.dumps(answer) + "\n")
         replies.flush()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib.util
 import json
 import os
 import select
@@ -12,16 +14,24 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import IO, Any, Self
 
 Json = dict[str, Any]
+
+
+# Bound to its CPUs before any library is loaded, since libraries start threads.
+_START = """
+import os, runpy, sys
+os.sched_setaffinity(0, map(int, sys.argv.pop(1).split(",")))
+runpy.run_module("moelab.worker", run_name="__main__")
+"""
 
 
 class WorkerError(RuntimeError):
     """What a backend raised inside a worker; the worker lives on."""
 
 
-class WorkerDied(RuntimeError):
+class WorkerDiedError(RuntimeError):
     """The worker ended or did not answer in time; it is gone."""
 
 
@@ -42,8 +52,10 @@ class WorkerProcess:
         self.paused = False
         self._log = log
         to_worker, from_worker = os.pipe(), os.pipe()
-        command = [*python, "-m", "moelab.worker", str(to_worker[0]), str(from_worker[1]), str(threads)]
-        environment = {**os.environ, **_settings(threads), **settings}
+        command = [*python, "-c", _START, ",".join(map(str, cpus))]
+        command += [str(number) for number in (to_worker[0], from_worker[1], threads)]
+        own = python == [sys.executable]
+        environment = {**os.environ, **_settings(threads), **_package_path(own, log.parent), **settings}
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 command,
@@ -52,7 +64,6 @@ class WorkerProcess:
                 stderr=output,
                 env=environment,
                 pass_fds=(to_worker[0], from_worker[1]),
-                preexec_fn=lambda: os.sched_setaffinity(0, cpus),
             )
         os.close(to_worker[0])
         os.close(from_worker[1])
@@ -65,13 +76,13 @@ class WorkerProcess:
         return self._process.pid
 
     def ask(self, do: str, /, **arguments: object) -> Json:
-        """The worker's answer. Raises WorkerError or WorkerDied."""
+        """The worker's answer. Raises WorkerError or WorkerDiedError."""
         self.resume()
         try:
             self._commands.write(json.dumps({"do": do, **arguments}) + "\n")
             self._commands.flush()
         except (BrokenPipeError, OSError):
-            raise WorkerDied(self._how_it_died()) from None
+            raise WorkerDiedError(self._how_it_died()) from None
         answer: Json = json.loads(self._line())
         if "error" in answer:
             raise WorkerError(answer["error"])
@@ -83,10 +94,10 @@ class WorkerProcess:
             left = deadline - time.monotonic()
             if left <= 0 or not select.select([self._replies], [], [], left)[0]:
                 self.kill()
-                raise WorkerDied(f"no answer within {self.timeout:.0f} s")
+                raise WorkerDiedError(f"no answer within {self.timeout:.0f} s")
             chunk = os.read(self._replies, 65536)
             if not chunk:
-                raise WorkerDied(self._how_it_died())
+                raise WorkerDiedError(self._how_it_died())
             self._buffer += chunk
         line, self._buffer = self._buffer.split(b"\n", 1)
         return line
@@ -128,15 +139,13 @@ class WorkerProcess:
             except subprocess.TimeoutExpired:
                 self.kill()
         elif not self._commands.closed:
-            try:
+            with contextlib.suppress(OSError):
                 self._commands.close()
-            except OSError:
-                pass
         if self._replies >= 0:
             os.close(self._replies)
             self._replies = -1
 
-    def __enter__(self) -> WorkerProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -146,23 +155,41 @@ class WorkerProcess:
 
 
 def _settings(threads: int) -> dict[str, str]:
-    """Environment of every worker: thread counts of all the libraries, and this package on its path."""
-    package_root = str(Path(__file__).resolve().parents[1])
-    path = os.environ.get("PYTHONPATH", "")
+    """Environment of every worker: thread counts of all the libraries."""
     count = str(threads)
     return {
         "OMP_NUM_THREADS": count,
         "MKL_NUM_THREADS": count,
         "OPENBLAS_NUM_THREADS": count,
         "PYTHONSAFEPATH": "1",
-        "PYTHONPATH": os.pathsep.join([package_root, *([path] if path else [])]),
         "PYTHONUNBUFFERED": "1",
     }
 
 
+def _package_path(own: bool, folder: Path) -> dict[str, str]:
+    """Lets a worker import this package, and in another interpreter nothing else of this one's packages."""
+    package = Path(__file__).resolve().parent
+    if own:
+        rest = os.environ.get("PYTHONPATH", "")
+        return {"PYTHONPATH": os.pathsep.join([str(package.parent), *filter(None, [rest])])}
+    linked = folder / "path"
+    linked.mkdir(exist_ok=True)
+    for source in (package, *_kernels_package()):
+        link = linked / source.name
+        if not link.exists():
+            link.symlink_to(source)
+    return {"PYTHONPATH": str(linked)}
+
+
+def _kernels_package() -> list[Path]:
+    """Folder of moelab_kernels, for the probes; empty where it is not installed."""
+    spec = importlib.util.find_spec("moelab_kernels")
+    return [Path(spec.origin).parent] if spec is not None and spec.origin is not None else []
+
+
 def python_of(environment: str) -> list[str]:
-    """The interpreter of an environment: "main" is the one that runs the engine."""
-    if environment == "main":
+    """The interpreter of an environment: "main" (or "main@…": a process of its own) is that of the engine."""
+    if environment.partition("@")[0] == "main":
         return [sys.executable]
     from moelab.backends import environments  # only where a peer is asked for
 
