@@ -11,7 +11,7 @@
 #include "testing.h"
 
 class Guarded {
-public:
+  public:
     enum Side { kStart, kEnd };  // which end of the data lies exactly on a guard page
 
     Guarded() = default;
@@ -43,7 +43,7 @@ public:
     void read_only() const { protect(PROT_READ); }
     void read_write() const { protect(PROT_READ | PROT_WRITE); }
 
-private:
+  private:
     void protect(int how) const {
         const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
         if (mapped_ > 2 * page) mprotect(map_ + page, mapped_ - 2 * page, how);

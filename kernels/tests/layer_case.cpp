@@ -23,9 +23,10 @@ float Random::normal() {
 }
 
 std::string describe(const Shape& s) {
-    return format("experts %ld, hidden %ld, intermediate %ld, tokens %ld, topk %ld, %s, %s", static_cast<long>(s.experts),
-                  static_cast<long>(s.hidden), static_cast<long>(s.intermediate), static_cast<long>(s.tokens),
-                  static_cast<long>(s.topk), kActivations[s.activation], s.bias ? "bias" : "no bias");
+    return format("experts %ld, hidden %ld, intermediate %ld, tokens %ld, topk %ld, %s, %s",
+                  static_cast<long>(s.experts), static_cast<long>(s.hidden), static_cast<long>(s.intermediate),
+                  static_cast<long>(s.tokens), static_cast<long>(s.topk), kActivations[s.activation],
+                  s.bias ? "bias" : "no bias");
 }
 
 namespace {
@@ -66,7 +67,8 @@ Problem make_problem(const Shape& s, uint64_t seed) {
     p.topk = s.topk;
     p.activation = s.activation;
     p.w13 = random_bf16(random, s.experts * 2 * s.intermediate * s.hidden, 1 / std::sqrt(static_cast<float>(s.hidden)));
-    p.w2 = random_bf16(random, s.experts * s.hidden * s.intermediate, 1 / std::sqrt(static_cast<float>(s.intermediate)));
+    p.w2 =
+        random_bf16(random, s.experts * s.hidden * s.intermediate, 1 / std::sqrt(static_cast<float>(s.intermediate)));
     if (s.bias) {
         p.b13 = random_bias(random, s.experts * 2 * s.intermediate);
         p.b2 = random_bias(random, s.experts * s.hidden);
@@ -78,7 +80,8 @@ Problem make_problem(const Shape& s, uint64_t seed) {
         for (int64_t k = 0; k < s.topk; k++) {
             const int64_t at = k % std::max<int64_t>(s.experts, 1);
             if (s.experts) {
-                std::swap(order[static_cast<size_t>(at)], order[static_cast<size_t>(at + random.below(s.experts - at))]);
+                std::swap(order[static_cast<size_t>(at)],
+                          order[static_cast<size_t>(at + random.below(s.experts - at))]);
                 p.ids.push_back(order[static_cast<size_t>(at)]);
             } else {
                 p.ids.push_back(-1);
@@ -130,7 +133,8 @@ moelab_status call(const Problem& p, const Packed& packed, const Options& o, Bit
                 ids[static_cast<size_t>(k * T + t)] = p.ids[static_cast<size_t>(t * K + k)];
             }
     const Guarded gx = copy_of(x, o.side), gw = copy_of(weights, o.side);
-    const Guarded gi = o.int64_ids ? copy_of(ids, o.side) : copy_of(std::vector<int32_t>(ids.begin(), ids.end()), o.side);
+    const Guarded gi =
+        o.int64_ids ? copy_of(ids, o.side) : copy_of(std::vector<int32_t>(ids.begin(), ids.end()), o.side);
     Guarded gout(static_cast<size_t>(out_size) * 2, o.side, 2);
     constexpr uint16_t kCanary = 0xdead;
     std::fill_n(gout.as<uint16_t>(), out_size, kCanary);
@@ -175,9 +179,9 @@ void check(const reference::Expected& e, const Bits& out, int64_t hidden, Gate g
         const int64_t column = static_cast<int64_t>(n % static_cast<size_t>(hidden));
         const double got = reference::from_bf16(out[static_cast<size_t>(token * hidden + column)]);
         const double value = e.value[n], error = std::fabs(got - value);
-        const std::string where = format("token %ld, column %ld: got %.9g, expected %.9g +- %.3g, sigma %.3g",
-                                         static_cast<long>(token), static_cast<long>(column), got, value, e.bound[n],
-                                         e.sigma[n]);
+        const std::string where =
+            format("token %ld, column %ld: got %.9g, expected %.9g +- %.3g, sigma %.3g", static_cast<long>(token),
+                   static_cast<long>(column), got, value, e.bound[n], e.sigma[n]);
         if (!std::isfinite(value)) {
             CHECK(!std::isfinite(got), "%s", where.c_str());
             continue;
@@ -193,7 +197,8 @@ void check(const reference::Expected& e, const Bits& out, int64_t hidden, Gate g
         // About 1; the allowance is for few outputs, whose errors are not independent.
         const double rms = std::sqrt(squares / static_cast<double>(e.value.size()));
         const double most = 1.2 + 4 / std::sqrt(static_cast<double>(e.value.size()));
-        CHECK(rms <= most, "root mean square of error / sigma is %.3f, more than %.3f (largest %.2f)", rms, most, worst);
+        CHECK(rms <= most, "root mean square of error / sigma is %.3f, more than %.3f (largest %.2f)", rms, most,
+              worst);
     }
 }
 
@@ -226,8 +231,8 @@ void check_same_bits(const Bits& a, const Bits& b, int64_t hidden, const char* w
     CHECK(a.size() == b.size(), "%s: sizes differ", what);
     for (size_t i = 0; i < a.size(); i++)
         CHECK(a[i] == b[i], "%s: token %ld, column %ld: 0x%04x and 0x%04x", what,
-              static_cast<long>(i / static_cast<size_t>(hidden)), static_cast<long>(i % static_cast<size_t>(hidden)), a[i],
-              b[i]);
+              static_cast<long>(i / static_cast<size_t>(hidden)), static_cast<long>(i % static_cast<size_t>(hidden)),
+              a[i], b[i]);
 }
 
 Problem batch_of(const Problem& p, const std::vector<int64_t>& tokens) {

@@ -17,14 +17,14 @@ constexpr const char* kActivations[] = {"silu", "gelu", "gelu_tanh", "swigluoai"
 
 // splitmix64: the same numbers on every machine.
 class Random {
-public:
+  public:
     explicit Random(uint64_t seed) : state_(seed) {}
     uint64_t bits();
     int64_t below(int64_t n) { return static_cast<int64_t>(bits() % static_cast<uint64_t>(n)); }
     float uniform() { return static_cast<float>(bits() >> 40) * 0x1p-24f; }
     float normal();  // sum of four uniforms, standard deviation 1
 
-private:
+  private:
     uint64_t state_;
 };
 
@@ -78,10 +78,10 @@ void check_same_bits(const Bits& a, const Bits& b, int64_t hidden, const char* w
 Problem batch_of(const Problem& problem, const std::vector<int64_t>& tokens);
 Problem select_tokens(const Problem& problem, const std::vector<int64_t>& tokens);
 
-#define CHECK_STATUS(call, wanted)                                                                          \
-    do {                                                                                                    \
-        const moelab_status status_ = (call);                                                               \
-        CHECK(status_ == (wanted), "status %d: %s", static_cast<int>(status_), moelab_last_error());        \
+#define CHECK_STATUS(call, wanted)                                                                   \
+    do {                                                                                             \
+        const moelab_status status_ = (call);                                                        \
+        CHECK(status_ == (wanted), "status %d: %s", static_cast<int>(status_), moelab_last_error()); \
     } while (0)
 #define CHECK_MESSAGE(text) \
     CHECK(std::string(moelab_last_error()).find(text) != std::string::npos, "message: %s", moelab_last_error())

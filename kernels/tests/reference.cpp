@@ -81,10 +81,8 @@ struct Gated {
 
 Gated gated(int kind, double alpha, double limit, double gate, double up) {
     switch (kind) {
-        case 0:
-            return {gate / (1 + std::exp(-gate)), up};
-        case 1:
-            return {0.5 * gate * std::erfc(-gate * 0.70710678118654752440), up};
+        case 0: return {gate / (1 + std::exp(-gate)), up};
+        case 1: return {0.5 * gate * std::erfc(-gate * 0.70710678118654752440), up};
         case 2: {  // 0.5 (1 + tanh(t)) = sigmoid(2t), without the cancellation
             const double t = 0.79788456080286535588 * (gate + 0.044715 * gate * gate * gate);
             return {gate / (1 + std::exp(-2 * t)), up};
@@ -100,7 +98,7 @@ Gated gated(int kind, double alpha, double limit, double gate, double up) {
 struct Slot {
     int64_t expert;
     double weight;
-    double sigma_weight;  // the same expert twice makes the same error twice: their weights add up before squaring
+    double sigma_weight;   // the same expert twice makes the same error twice: their weights add up before squaring
     std::vector<float> x;  // what GEMM1 reads
     std::vector<double> h, dh;
 };
@@ -159,8 +157,8 @@ void second_half(const Problem& p, const Slot& s, double* value, double* bound, 
             var += step * step / 12;
         }
         const double y = sum + (p.b2.empty() ? 0 : static_cast<double>(p.b2[static_cast<size_t>(s.expert * H + c)]));
-        double error = spread + g2 * (absolute + spread) +
-                       kTiny * (2 * static_cast<double>(I) + h_absolute + w_absolute);
+        double error =
+            spread + g2 * (absolute + spread) + kTiny * (2 * static_cast<double>(I) + h_absolute + w_absolute);
         error += kUnit * (std::fabs(y) + error);
         if (absolute + spread > kOverflow) error = INFINITY;
         const double weight = std::fabs(s.weight);

@@ -21,17 +21,16 @@ float from_bits(uint32_t bits) {
     return x;
 }
 
-double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+double sigmoid(double x) {
+    return 1 / (1 + std::exp(-x));
+}
 
 // act(gate); swigluoai without the up factor. No cancellation anywhere, so good to a few ulp of fp64.
 double gate_value(int kind, double x) {
     switch (kind) {
-        case MOELAB_SILU:
-            return x * sigmoid(x);
-        case MOELAB_GELU:
-            return x * (0.5 * std::erfc(-x * std::sqrt(0.5)));
-        case MOELAB_GELU_TANH:
-            return x * sigmoid(2 * std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x));
+        case MOELAB_SILU: return x * sigmoid(x);
+        case MOELAB_GELU: return x * (0.5 * std::erfc(-x * std::sqrt(0.5)));
+        case MOELAB_GELU_TANH: return x * sigmoid(2 * std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x));
         default: {
             const double g = x > kLimit ? kLimit : x;
             return g * sigmoid(static_cast<double>(kAlpha) * g);
@@ -63,7 +62,9 @@ std::vector<uint16_t> activate(int isa, int kind, const std::vector<float>& gate
     return out;
 }
 
-std::vector<float> repeat(float value, size_t n) { return std::vector<float>(n, value); }
+std::vector<float> repeat(float value, size_t n) {
+    return std::vector<float>(n, value);
+}
 
 // The definition of all gates, kept from one ISA to the next.
 const std::vector<double>& values_of(int kind, const std::vector<float>& gates, const char* key) {

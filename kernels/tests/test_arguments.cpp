@@ -114,13 +114,16 @@ TEST_EACH_ISA(arguments, of_the_layer) {
 TEST_EACH_ISA(arguments, layers_beyond_64_bits_are_refused) {
     // Each size alone is allowed; their product is not a number of bytes.
     const int64_t big = (int64_t{1} << 31) - 1;
-    for (const moelab_layer& layer : {moelab_layer{isa, MOELAB_SILU, 1, big, big, 0, 0, 0}, moelab_layer{isa, MOELAB_SILU, big, big, big, 1, 0, 0},
-                                      moelab_layer{isa, MOELAB_SILU, big, big, 4096, 0, 0, 0}}) {
+    for (const moelab_layer& layer :
+         {moelab_layer{isa, MOELAB_SILU, 1, big, big, 0, 0, 0}, moelab_layer{isa, MOELAB_SILU, big, big, big, 1, 0, 0},
+          moelab_layer{isa, MOELAB_SILU, big, big, 4096, 0, 0, 0}}) {
         uint64_t bytes = 0;
         const moelab_status status = moelab_packed_bytes(&layer, &bytes);
-        const double need = static_cast<double>(layer.num_experts) * static_cast<double>(layer.hidden) * static_cast<double>(layer.intermediate) * 6;
+        const double need = static_cast<double>(layer.num_experts) * static_cast<double>(layer.hidden) *
+                            static_cast<double>(layer.intermediate) * 6;
         if (status == MOELAB_OK)
-            CHECK(need < 0x1p63 && static_cast<double>(bytes) >= need, "%lu bytes for %g", static_cast<unsigned long>(bytes), need);
+            CHECK(need < 0x1p63 && static_cast<double>(bytes) >= need, "%lu bytes for %g",
+                  static_cast<unsigned long>(bytes), need);
         else
             CHECK(status == MOELAB_INVALID, "status %d", static_cast<int>(status));
     }
@@ -140,9 +143,8 @@ TEST_EACH_ISA(arguments, of_packing) {
     const moelab_matrix w13 = {p.w13.data(), MOELAB_BF16, 33, 1}, w2 = {p.w2.data(), MOELAB_BF16, 17, 1};
     const moelab_matrix b13 = {p.b13.data(), MOELAB_FP32, 1, 1}, b2 = {p.b2.data(), MOELAB_FP32, 1, 1};
     const moelab_matrix none = {nullptr, MOELAB_BF16, 1, 1}, odd = {p.w2.data(), 3, 1, 1};
-    const auto add = [&](const moelab_matrix* a, const moelab_matrix* b, const moelab_matrix* c, const moelab_matrix* d) {
-        return moelab_pack_expert(data, bytes, 0, a, b, c, d, 0, 1);
-    };
+    const auto add = [&](const moelab_matrix* a, const moelab_matrix* b, const moelab_matrix* c,
+                         const moelab_matrix* d) { return moelab_pack_expert(data, bytes, 0, a, b, c, d, 0, 1); };
     CHECK(add(&w13, &w2, &b13, &b2) != MOELAB_OK, "packing before it was begun");
     CHECK_STATUS(moelab_pack_begin(&layer, data, bytes), MOELAB_OK);
     CHECK_STATUS(add(nullptr, &w2, &b13, &b2), MOELAB_INVALID);
@@ -176,7 +178,8 @@ TEST(arguments, the_message_belongs_to_the_last_failure) {
 TEST(arguments, memory) {
     for (const uint64_t bytes : {uint64_t{0}, uint64_t{1}, uint64_t{4096}, uint64_t{5} << 20}) {
         void* memory = moelab_alloc(bytes);
-        CHECK(memory && reinterpret_cast<uintptr_t>(memory) % 64 == 0, "%lu bytes at %p", static_cast<unsigned long>(bytes), memory);
+        CHECK(memory && reinterpret_cast<uintptr_t>(memory) % 64 == 0, "%lu bytes at %p",
+              static_cast<unsigned long>(bytes), memory);
         std::memset(memory, 1, bytes);
         moelab_free(memory, bytes);
     }

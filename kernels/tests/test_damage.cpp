@@ -1,7 +1,9 @@
 // Packed weights that are damaged, truncated, unfinished or mixed up are refused, never computed with.
+#include <algorithm>
 #include <cstring>
 
 #include "layer_case.h"
+#include "packed.h"
 
 namespace {
 
@@ -57,7 +59,8 @@ TEST_EACH_ISA(damage, every_bit_of_the_header) {
         for (int bit = 0; bit < 8; bit++) {
             *copy.at(i) ^= static_cast<char>(1 << bit);
             const moelab_status status = use(p, copy.memory.data(), packed.bytes());
-            CHECK(status == MOELAB_CORRUPT, "bit %d of byte %zu: status %d: %s", bit, i, static_cast<int>(status), moelab_last_error());
+            CHECK(status == MOELAB_CORRUPT, "bit %d of byte %zu: status %d: %s", bit, i, static_cast<int>(status),
+                  moelab_last_error());
             *copy.at(i) ^= static_cast<char>(1 << bit);
         }
     CHECK_STATUS(use(p, copy.memory.data(), packed.bytes()), MOELAB_OK);
@@ -78,7 +81,8 @@ TEST_EACH_ISA(damage, any_byte_is_found_by_verification) {
         std::memcpy(copy.at(i), static_cast<const char*>(packed.data()) + i, 1);
         if (status == MOELAB_OK) {
             // Only padding between the table of experts and the first expert may go unnoticed.
-            CHECK(i > header && i < 4096, "byte %zu of %lu was changed unnoticed", i, static_cast<unsigned long>(packed.bytes()));
+            CHECK(i > header && i < 4096, "byte %zu of %lu was changed unnoticed", i,
+                  static_cast<unsigned long>(packed.bytes()));
             silent++;
         } else {
             CHECK(status == MOELAB_CORRUPT, "byte %zu: status %d", i, static_cast<int>(status));
@@ -98,6 +102,19 @@ TEST_EACH_ISA(damage, two_experts_swapped) {
     moelab_layer layer;
     CHECK_STATUS(moelab_packed_layer(copy.memory.data(), packed.bytes(), 1, &layer), MOELAB_CORRUPT);
     CHECK_MESSAGE("expert");
+}
+
+TEST_EACH_ISA(damage, two_panels_swapped) {
+    const Problem p = make_problem({2, 150, 90, 1, 1, MOELAB_SILU, false});
+    const Packed packed = pack(p, isa);
+    moelab::Layout layout;
+    CHECK_STATUS(moelab::make_layout(packed.layer, &layout), MOELAB_OK);
+    CHECK(layout.panels1 > 2, "too few panels");
+    Copy copy(packed);
+    char* first = const_cast<char*>(moelab::expert_block(layout, copy.memory.data(), 1));
+    std::swap_ranges(first, first + layout.panel1_bytes, first + layout.panel1_bytes);
+    moelab_layer layer;
+    CHECK_STATUS(moelab_packed_layer(copy.memory.data(), packed.bytes(), 1, &layer), MOELAB_CORRUPT);
 }
 
 TEST_EACH_ISA(damage, truncated_or_longer) {

@@ -30,7 +30,11 @@ void grid(int isa, int activation, bool bias) {
                 const Problem p = select_tokens(all, first);
                 const Bits out = run(p, packed);
                 // fp64 takes its time: some tokens are compared with it, all with the runs of smaller batches.
-                check(expected_of(p, "grid " + describe(shape), large ? 20 : testing::quick() ? 9 : 64), out, hidden, Gate::kStatistics);
+                check(expected_of(p, "grid " + describe(shape),
+                                  large              ? 20
+                                  : testing::quick() ? 9
+                                                     : 64),
+                      out, hidden, Gate::kStatistics);
                 if (whole.empty()) whole = out;
                 check_same_bits(Bits(whole.begin(), whole.begin() + static_cast<int64_t>(out.size())), out, hidden,
                                 "in a larger batch and in a smaller one");
@@ -40,11 +44,27 @@ void grid(int isa, int activation, bool bias) {
 
 }  // namespace
 
-TEST_EACH_ISA(grid, silu) { grid(isa, MOELAB_SILU, false); }
-TEST_EACH_ISA(grid, silu_bias) { grid(isa, MOELAB_SILU, true); }
-TEST_EACH_ISA(grid, gelu) { grid(isa, MOELAB_GELU, false); }
-TEST_EACH_ISA(grid, gelu_bias) { grid(isa, MOELAB_GELU, true); }
-TEST_EACH_ISA(grid, gelu_tanh) { grid(isa, MOELAB_GELU_TANH, false); }
-TEST_EACH_ISA(grid, gelu_tanh_bias) { grid(isa, MOELAB_GELU_TANH, true); }
-TEST_EACH_ISA(grid, swigluoai) { grid(isa, MOELAB_SWIGLUOAI, false); }
-TEST_EACH_ISA(grid, swigluoai_bias) { grid(isa, MOELAB_SWIGLUOAI, true); }
+TEST_EACH_ISA(grid, silu) {
+    grid(isa, MOELAB_SILU, false);
+}
+TEST_EACH_ISA(grid, silu_bias) {
+    grid(isa, MOELAB_SILU, true);
+}
+TEST_EACH_ISA(grid, gelu) {
+    grid(isa, MOELAB_GELU, false);
+}
+TEST_EACH_ISA(grid, gelu_bias) {
+    grid(isa, MOELAB_GELU, true);
+}
+TEST_EACH_ISA(grid, gelu_tanh) {
+    grid(isa, MOELAB_GELU_TANH, false);
+}
+TEST_EACH_ISA(grid, gelu_tanh_bias) {
+    grid(isa, MOELAB_GELU_TANH, true);
+}
+TEST_EACH_ISA(grid, swigluoai) {
+    grid(isa, MOELAB_SWIGLUOAI, false);
+}
+TEST_EACH_ISA(grid, swigluoai_bias) {
+    grid(isa, MOELAB_SWIGLUOAI, true);
+}

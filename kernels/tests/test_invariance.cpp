@@ -6,9 +6,9 @@
 namespace {
 
 constexpr Shape kShapes[] = {{3, 70, 45, 41, 2, MOELAB_SILU, true},
-                         {1, 33, 100, 67, 1, MOELAB_SWIGLUOAI, true},
-                         {6, 129, 31, 29, 4, MOELAB_GELU, false},
-                         {4, 300, 260, 50, 2, MOELAB_GELU_TANH, true}};
+                             {1, 33, 100, 67, 1, MOELAB_SWIGLUOAI, true},
+                             {6, 129, 31, 29, 4, MOELAB_GELU, false},
+                             {4, 300, 260, 50, 2, MOELAB_GELU_TANH, true}};
 
 // The last shape is left out where time is short.
 std::vector<Shape> shapes() {
@@ -64,7 +64,8 @@ TEST_EACH_ISA(invariance, position) {
         std::reverse(order.begin(), order.end());
         check_rows(whole, p, packed, order, "reversed");
         Random random(5);
-        for (size_t i = order.size(); i > 1; i--) std::swap(order[i - 1], order[static_cast<size_t>(random.below(static_cast<int64_t>(i)))]);
+        for (size_t i = order.size(); i > 1; i--)
+            std::swap(order[i - 1], order[static_cast<size_t>(random.below(static_cast<int64_t>(i)))]);
         order.push_back(order[0]);  // and a token twice
         check_rows(whole, p, packed, order, "shuffled");
     }
@@ -104,7 +105,8 @@ TEST_EACH_ISA(invariance, number_of_threads) {
 TEST_EACH_ISA(invariance, packing_threads) {
     const Problem p = make_problem(kShapes[3]);
     const Packed one = pack(p, isa, 1), three = pack(p, isa, 3);
-    CHECK(one.bytes() == three.bytes() && std::equal(one.memory.as<char>(), one.memory.as<char>() + one.bytes(), three.memory.as<char>()),
+    CHECK(one.bytes() == three.bytes() &&
+              std::equal(one.memory.as<char>(), one.memory.as<char>() + one.bytes(), three.memory.as<char>()),
           "packed by 1 and by 3 threads");
 }
 

@@ -76,7 +76,8 @@ TEST(isa, unusable_ones_are_refused_by_name) {
 
 TEST(isa, unknown_names_are_refused) {
     int found = -1;
-    for (const char* name : {"", "avx3", "AVX2", "scalar ", "a_name_that_is_longer_than_any_buffer_could_ever_want_it_to_be"}) {
+    for (const char* name :
+         {"", "avx3", "AVX2", "scalar ", "a_name_that_is_longer_than_any_buffer_could_ever_want_it_to_be"}) {
         CHECK_STATUS(moelab_isa_find(name, &found), MOELAB_UNSUPPORTED);
         CHECK_MESSAGE("scalar");
     }
@@ -135,7 +136,8 @@ TEST(isa, build_info_names_what_is_there) {
     const std::string info = moelab_build_info();
     CHECK(!info.empty() && info.front() == '{' && info.back() == '}', "%s", info.c_str());
     for (int isa = 0; isa < moelab_isa_count(); isa++)
-        CHECK(info.find("\"" + std::string(moelab_isa_name(isa)) + "\"") != std::string::npos, "%s lacks %s", info.c_str(), moelab_isa_name(isa));
+        CHECK(info.find("\"" + std::string(moelab_isa_name(isa)) + "\"") != std::string::npos, "%s lacks %s",
+              info.c_str(), moelab_isa_name(isa));
     CHECK(moelab_abi_version() == MOELAB_ABI_VERSION, "%d", moelab_abi_version());
 }
 

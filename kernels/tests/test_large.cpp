@@ -61,7 +61,8 @@ TEST_EACH_ISA(large, weights_strides_beyond_2_31) {
     const int64_t stride = (int64_t{1} << 31) + 7;
     const Map w2(static_cast<size_t>(stride + 5) * 2);
     for (int64_t r = 0; r < 5; r++)
-        for (int64_t c = 0; c < 2; c++) reinterpret_cast<uint16_t*>(w2.data)[c * stride + r] = p.w2[static_cast<size_t>(r * 2 + c)];
+        for (int64_t c = 0; c < 2; c++)
+            reinterpret_cast<uint16_t*>(w2.data)[c * stride + r] = p.w2[static_cast<size_t>(r * 2 + c)];
     Packed packed;
     packed.layer = layer_of(p, isa);
     uint64_t bytes;
@@ -76,14 +77,16 @@ TEST_EACH_ISA(large, weights_strides_beyond_2_31) {
 
 TEST_EACH_ISA(large, prefill_in_chunks) {
     // Scratch is bounded: this many tokens are computed in several chunks, and no token may notice.
-    if (testing::quick() || (std::string(moelab_isa_name(isa)) == "scalar" && !testing::slow())) SKIP("takes too long here");
+    if (testing::quick() || (std::string(moelab_isa_name(isa)) == "scalar" && !testing::slow()))
+        SKIP("takes too long here");
     const Problem p = make_problem({2, 4096, 16, 13000, 2, MOELAB_SILU, true});
     const Packed packed = pack(p, isa);
     const Bits out = run(p, packed);
     check(expected_of(p, "large prefill", 12), out, p.hidden, Gate::kStatistics);
     for (int64_t t = 0; t < p.tokens; t += 97) {
         const Bits alone = run(batch_of(p, {t}), packed);
-        CHECK(std::equal(alone.begin(), alone.end(), out.begin() + t * p.hidden), "token %ld differs alone", static_cast<long>(t));
+        CHECK(std::equal(alone.begin(), alone.end(), out.begin() + t * p.hidden), "token %ld differs alone",
+              static_cast<long>(t));
     }
 }
 
@@ -95,7 +98,8 @@ TEST_EACH_ISA(large, prefill_of_65536_tokens) {
     check(expected_of(p, "65536 tokens", 500), out, p.hidden, Gate::kStatistics);
     std::vector<int64_t> last;
     for (int64_t t = p.tokens - 300; t < p.tokens; t++) last.push_back(t);
-    check_same_bits(run(batch_of(p, last), packed), Bits(out.end() - 300 * p.hidden, out.end()), p.hidden, "the last tokens");
+    check_same_bits(run(batch_of(p, last), packed), Bits(out.end() - 300 * p.hidden, out.end()), p.hidden,
+                    "the last tokens");
 }
 
 TEST_EACH_ISA(large, packed_weights_beyond_4_gib) {
@@ -116,7 +120,8 @@ TEST_EACH_ISA(large, packed_weights_beyond_4_gib) {
     const int file = memfd_create("moelab_tests", 0);
     CHECK(file >= 0 && ftruncate(file, static_cast<off_t>(block)) == 0, "no memory file");
     for (int64_t e = 0; e < experts; e++)
-        CHECK(mmap(map.data + first + static_cast<uint64_t>(e) * block, block, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED,
+        CHECK(mmap(map.data + first + static_cast<uint64_t>(e) * block, block, PROT_READ | PROT_WRITE,
+                   MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED,
               "expert %ld cannot be mapped", static_cast<long>(e));
     close(file);
     CHECK_STATUS(moelab_pack_begin(&all, map.data, bytes), MOELAB_OK);

@@ -1,11 +1,14 @@
 // NaN and Inf stay in the row they came with, and reach it.
 #include <cmath>
+#include <cstring>
 
 #include "layer_case.h"
 
 namespace {
 
-bool finite(uint16_t bits) { return (bits & 0x7f80) != 0x7f80; }
+bool finite(uint16_t bits) {
+    return (bits & 0x7f80) != 0x7f80;
+}
 
 // Poisons row 5 of x and looks at every row. 12 tokens for one expert: all share tiles.
 void poison(int isa, uint16_t value, int64_t intermediate, bool must_spread) {
@@ -77,7 +80,8 @@ TEST_EACH_ISA(nonfinite, weights_of_one_expert_reach_only_its_rows) {
             bool reached = false;
             for (size_t i = 0; i < out.size(); i++) {
                 const size_t token = i / 33, column = i % 33;
-                const bool spread = where == 0 || where == 2 || (where == 1 && column == 32) || (where == 3 && column == 0);
+                const bool spread =
+                    where == 0 || where == 2 || (where == 1 && column == 32) || (where == 3 && column == 0);
                 if (token % 3 == 1 && spread) {
                     CHECK(!finite(out[i]), "token %zu, column %zu is finite", token, column);
                     reached = true;
@@ -105,13 +109,19 @@ TEST_EACH_ISA(nonfinite, nan_as_router_weight) {
     Problem p = make_problem({3, 20, 16, 4, 2, MOELAB_SILU, true});
     const Packed packed = pack(p, isa);
     const Bits clean = run(p, packed);
-    p.weights[3] = NAN;  // token 1
-    for (p.on_input = false;; p.on_input = true) {
-        const Bits out = run(p, packed);
-        for (size_t i = 0; i < out.size(); i++) {
-            if (i / 20 == 1) CHECK((out[i] & 0x7fff) > 0x7f80, "column %zu: 0x%04x", i % 20, out[i]);
-            if (i / 20 != 1 && !p.on_input) CHECK(out[i] == clean[i], "token %zu changed", i / 20);
+    // All payload bits set: rounding such a NaN like a number would carry into its sign.
+    const uint32_t payload = 0x7fffffff;
+    float full;
+    std::memcpy(&full, &payload, sizeof full);
+    for (const float nan : {NAN, full})
+        for (const bool on_input : {false, true}) {
+            Problem q = p;
+            q.on_input = on_input;
+            q.weights[3] = nan;  // token 1
+            const Bits out = run(q, packed);
+            for (size_t i = 0; i < out.size(); i++) {
+                if (i / 20 == 1) CHECK((out[i] & 0x7fff) > 0x7f80, "column %zu: 0x%04x", i % 20, out[i]);
+                if (i / 20 != 1 && !on_input) CHECK(out[i] == clean[i], "token %zu changed", i / 20);
+            }
         }
-        if (p.on_input) break;
-    }
 }

@@ -50,15 +50,17 @@ Source store(const std::vector<float>& values, int64_t rows, int64_t columns, in
 std::vector<float> values(Random& random, int64_t n) {
     std::vector<float> v;
     for (int64_t i = 0; i < n; i++) {
-        const float x = static_cast<float>(random.below(256) - 128) * std::ldexp(1.0f, static_cast<int>(random.below(12)) - 10);
+        const float x =
+            static_cast<float>(random.below(256) - 128) * std::ldexp(1.0f, static_cast<int>(random.below(12)) - 10);
         v.push_back(x);
     }
     return v;
 }
 
 void round_trip(int isa, int64_t hidden, int64_t intermediate, int dtype, int layout, bool interleaved, bool bias) {
-    const std::string what = testing::format("hidden %ld, intermediate %ld, dtype %d, layout %d, interleaved %d",
-                                             static_cast<long>(hidden), static_cast<long>(intermediate), dtype, layout, interleaved);
+    const std::string what =
+        testing::format("hidden %ld, intermediate %ld, dtype %d, layout %d, interleaved %d", static_cast<long>(hidden),
+                        static_cast<long>(intermediate), dtype, layout, interleaved);
     Random random(7);
     const int64_t experts = 3;
     const moelab_layer layer = {isa, MOELAB_SWIGLUOAI, experts, hidden, intermediate, bias, 1.5f, 6.0f};
@@ -100,9 +102,11 @@ void round_trip(int isa, int64_t hidden, int64_t intermediate, int dtype, int la
                                           bias ? b13.as<float>() : nullptr, bias ? b2.as<float>() : nullptr),
                      MOELAB_OK);
         for (size_t i = 0; i < all[0][n].size(); i++)
-            CHECK(w13.as<uint16_t>()[i] == reference::to_bf16(all[0][n][i]), "w13[%zu] of expert %zu: %s", i, n, what.c_str());
+            CHECK(w13.as<uint16_t>()[i] == reference::to_bf16(all[0][n][i]), "w13[%zu] of expert %zu: %s", i, n,
+                  what.c_str());
         for (size_t i = 0; i < all[1][n].size(); i++)
-            CHECK(w2.as<uint16_t>()[i] == reference::to_bf16(all[1][n][i]), "w2[%zu] of expert %zu: %s", i, n, what.c_str());
+            CHECK(w2.as<uint16_t>()[i] == reference::to_bf16(all[1][n][i]), "w2[%zu] of expert %zu: %s", i, n,
+                  what.c_str());
         for (size_t i = 0; bias && i < all[2][n].size(); i++)
             CHECK(b13.as<float>()[i] == all[2][n][i], "b13[%zu] of expert %zu: %s", i, n, what.c_str());
         for (size_t i = 0; bias && i < all[3][n].size(); i++)
@@ -115,7 +119,8 @@ void round_trip(int isa, int64_t hidden, int64_t intermediate, int dtype, int la
 TEST_EACH_ISA(packing, round_trip_of_types_and_strides) {
     for (int dtype = MOELAB_BF16; dtype <= MOELAB_FP32; dtype++)
         for (int layout = 0; layout < kLayouts; layout++)
-            for (const bool interleaved : {false, true}) round_trip(isa, 37, 21, dtype, layout, interleaved, layout != 1);
+            for (const bool interleaved : {false, true})
+                round_trip(isa, 37, 21, dtype, layout, interleaved, layout != 1);
 }
 
 TEST_EACH_ISA(packing, round_trip_of_sizes) {
@@ -133,18 +138,34 @@ TEST_EACH_ISA(packing, every_bf16_bit_pattern_survives) {
     for (size_t i = 0; i < 65536; i++) p.w13[i] = static_cast<uint16_t>(i);
     const Packed packed = pack(p, isa);
     Bits w13(p.w13.size()), w2(p.w2.size());
-    CHECK_STATUS(moelab_unpack_expert(packed.data(), packed.bytes(), 0, w13.data(), w2.data(), nullptr, nullptr), MOELAB_OK);
+    CHECK_STATUS(moelab_unpack_expert(packed.data(), packed.bytes(), 0, w13.data(), w2.data(), nullptr, nullptr),
+                 MOELAB_OK);
     CHECK(w13 == p.w13 && w2 == p.w2, "bits changed");
 }
 
 TEST_EACH_ISA(packing, fp32_and_fp16_are_rounded_to_nearest_even_once) {
     // fp16 denormals included; a NaN stays one, an infinity too; fp32 above the largest BF16 becomes infinite.
-    std::vector<float> fp32 = {1.00390625f, 1.01171875f, 1.0039063f, 1.0039062f, -1.00390625f, 3.4e38f, 1e-40f, INFINITY,
-                               -INFINITY, NAN, 0.0f, -0.0f, 65504.0f, 0x1p-24f, 1.0f / 3.0f, 0x1.7fp-126f};
+    std::vector<float> fp32 = {1.00390625f, 1.01171875f, 1.0039063f,  1.0039062f,  -1.00390625f, 3.4e38f,
+                               1e-40f,      INFINITY,    -INFINITY,   NAN,         0.0f,         -0.0f,
+                               65504.0f,    0x1p-24f,    1.0f / 3.0f, 0x1.7fp-126f};
     const uint16_t fp16[] = {0x0001, 0x83ff, 0x3c01, 0x3c04, 0x3c0c, 0x7bff, 0x7c00, 0xfc00,
                              0x7e00, 0x8000, 0x0000, 0x0400, 0x3555, 0xc0ff, 0x3c05, 0x3c03};
-    const double fp16_value[] = {0x1p-24, -0x3ffp-24, 1 + 0x1p-10, 1 + 4 * 0x1p-10, 1 + 12 * 0x1p-10, 65504, INFINITY, -INFINITY,
-                                 NAN, -0.0, 0.0, 0x1p-14, 0x555p-12, -(1 + 0xff * 0x1p-10) * 2, 1 + 5 * 0x1p-10, 1 + 3 * 0x1p-10};
+    const double fp16_value[] = {0x1p-24,
+                                 -0x3ffp-24,
+                                 1 + 0x1p-10,
+                                 1 + 4 * 0x1p-10,
+                                 1 + 12 * 0x1p-10,
+                                 65504,
+                                 INFINITY,
+                                 -INFINITY,
+                                 NAN,
+                                 -0.0,
+                                 0.0,
+                                 0x1p-14,
+                                 0x555p-12,
+                                 -(1 + 0xff * 0x1p-10) * 2,
+                                 1 + 5 * 0x1p-10,
+                                 1 + 3 * 0x1p-10};
     const moelab_layer layer = {isa, MOELAB_SILU, 1, 16, 1, 0, 0, 0};
     uint64_t bytes;
     CHECK_STATUS(moelab_packed_bytes(&layer, &bytes), MOELAB_OK);
@@ -165,8 +186,8 @@ TEST_EACH_ISA(packing, fp32_and_fp16_are_rounded_to_nearest_even_once) {
             const float exact = dtype == MOELAB_FP16 ? static_cast<float>(fp16_value[i]) : fp32[static_cast<size_t>(i)];
             const uint16_t want = reference::to_bf16(exact);
             const bool nan = exact != exact;
-            CHECK(nan ? (got13[i] & 0x7fff) > 0x7f80 : got13[i] == want, "dtype %d, w13[%d]: 0x%04x for %g", dtype, i, got13[i],
-                  static_cast<double>(exact));
+            CHECK(nan ? (got13[i] & 0x7fff) > 0x7f80 : got13[i] == want, "dtype %d, w13[%d]: 0x%04x for %g", dtype, i,
+                  got13[i], static_cast<double>(exact));
             CHECK(nan ? (got2[i] & 0x7fff) > 0x7f80 : got2[i] == want, "dtype %d, w2[%d]: 0x%04x", dtype, i, got2[i]);
         }
     }
@@ -206,6 +227,7 @@ TEST_EACH_ISA(packing, biases_keep_fp32) {
     const Packed packed = pack(p, isa);
     Bits w13(p.w13.size()), w2(p.w2.size());
     std::vector<float> b13(p.b13.size()), b2(p.b2.size());
-    CHECK_STATUS(moelab_unpack_expert(packed.data(), packed.bytes(), 0, w13.data(), w2.data(), b13.data(), b2.data()), MOELAB_OK);
+    CHECK_STATUS(moelab_unpack_expert(packed.data(), packed.bytes(), 0, w13.data(), w2.data(), b13.data(), b2.data()),
+                 MOELAB_OK);
     CHECK(b13 == p.b13 && b2 == p.b2, "a bias was rounded");
 }

@@ -24,12 +24,14 @@ std::vector<int64_t> route(const Model& m, int64_t tokens, int routing) {
     if (routing == kEqual) {
         // As many experts as there are slots, each with the same number of rows.
         const int64_t active = std::min(m.experts, tokens * m.topk);
-        for (int64_t e = 0; e < active; e++) rows[static_cast<size_t>(e)] = std::max<int64_t>(1, tokens * m.topk / m.experts);
+        for (int64_t e = 0; e < active; e++)
+            rows[static_cast<size_t>(e)] = std::max<int64_t>(1, tokens * m.topk / m.experts);
         return rows;
     }
     for (int64_t n = 0; n < tokens * m.topk; n++) {
         int64_t e = random.below(m.experts);
-        if (routing == kSkewed) e = static_cast<int64_t>(std::pow(static_cast<double>(m.experts), random.uniform())) - 1;
+        if (routing == kSkewed)
+            e = static_cast<int64_t>(std::pow(static_cast<double>(m.experts), random.uniform())) - 1;
         if (routing == kOneHot) e = n % m.topk;
         rows[static_cast<size_t>(std::min(e, m.experts - 1))]++;
     }
@@ -89,8 +91,10 @@ TEST_EACH_ISA(partition, even_for_1_to_192_threads) {
                         const double most = *std::max_element(cost.begin(), cost.end());
                         double sum = 0;
                         for (const double c : cost) sum += c;
-                        CHECK(std::fabs(sum - total) <= 1e-9 * total, "%s: the shares add up to %g of %g", m.name, sum, total);
-                        CHECK(most <= 1.05 * mean, "%s, tokens %ld, routing %d, GEMM%d, %d threads: most / mean is %.3f", m.name,
+                        CHECK(std::fabs(sum - total) <= 1e-9 * total, "%s: the shares add up to %g of %g", m.name, sum,
+                              total);
+                        CHECK(most <= 1.05 * mean,
+                              "%s, tokens %ld, routing %d, GEMM%d, %d threads: most / mean is %.3f", m.name,
                               static_cast<long>(tokens), routing, gemm, threads, most / mean);
                         judged++;
                     }
@@ -123,20 +127,44 @@ TEST(partition, every_cell_exactly_once) {
             bool any = false;
             partition.spans(t, threads, [&](const moelab::Span& s) {
                 any = true;
-                CHECK(s.expert >= 0 && s.expert < experts && s.panel0 >= 0 && s.panel0 < s.panel1 && s.panel1 <= panels &&
-                          s.row0 >= 0 && s.row0 < s.row1 && s.row1 <= rows[static_cast<size_t>(s.expert)],
+                CHECK(s.expert >= 0 && s.expert < experts && s.panel0 >= 0 && s.panel0 < s.panel1 &&
+                          s.panel1 <= panels && s.row0 >= 0 && s.row0 < s.row1 &&
+                          s.row1 <= rows[static_cast<size_t>(s.expert)],
                       "a span outside its expert");
                 CHECK(s.row0 % tile == 0, "a span starts within a tile");
                 CHECK(s.row1 % tile == 0 || s.row1 == rows[static_cast<size_t>(s.expert)], "a span ends within a tile");
                 CHECK(++spans[static_cast<size_t>(s.expert)] <= 3, "more than three spans of one expert");
                 for (int64_t p = s.panel0; p < s.panel1; p++)
                     for (int64_t r = s.row0; r < s.row1; r++)
-                        seen[static_cast<size_t>(s.expert)][static_cast<size_t>(p * rows[static_cast<size_t>(s.expert)] + r)]++;
+                        seen[static_cast<size_t>(s.expert)]
+                            [static_cast<size_t>(p * rows[static_cast<size_t>(s.expert)] + r)]++;
             });
             CHECK(any == (partition.cost(t, threads) > 0), "thread %d of %d: work and cost disagree", t, threads);
         }
         for (const auto& expert : seen)
             for (const int times : expert) CHECK(times == 1, "a cell is computed %d times", times);
+    }
+}
+
+TEST(partition, multiplications_are_even_where_they_bind) {
+    // Many rows everywhere: what a thread takes is its multiplications, counted here from the spans themselves.
+    Random random(8);
+    std::vector<int64_t> rows;
+    for (int e = 0; e < 32; e++) rows.push_back(100 + random.below(900));
+    const int64_t panels = 180;
+    const moelab::Partition partition(rows.data(), 32, panels, 12);
+    double total = 0;
+    for (const int64_t r : rows) total += static_cast<double>(r * panels);
+    for (int threads = 1; threads <= 192; threads++) {
+        double most = 0;
+        for (int t = 0; t < threads; t++) {
+            double mine = 0;
+            partition.spans(t, threads, [&](const moelab::Span& s) {
+                mine += static_cast<double>((s.row1 - s.row0) * (s.panel1 - s.panel0));
+            });
+            most = std::max(most, mine);
+        }
+        CHECK(most <= 1.05 * total / threads, "%d threads: most / mean is %.3f", threads, most * threads / total);
     }
 }
 

@@ -111,7 +111,8 @@ TEST_EACH_ISA(ids, every_alignment_of_x_and_out) {
         c.out = out.data() + shift;
         c.out_stride = p.hidden;
         CHECK_STATUS(moelab_fused_moe(packed.data(), packed.bytes(), nullptr, &c), MOELAB_OK);
-        check_same_bits(Bits(out.begin() + static_cast<int64_t>(shift), out.end()), plain, p.hidden, "unaligned pointers");
+        check_same_bits(Bits(out.begin() + static_cast<int64_t>(shift), out.end()), plain, p.hidden,
+                        "unaligned pointers");
     }
 }
 
@@ -189,9 +190,11 @@ TEST_EACH_ISA(router_weight, accumulates_in_fp32_slot_order) {
     p.w2.assign(p.w2.size(), 0);
     p.b2.assign(p.b2.size(), 1.0f);
     for (int64_t t = 0; t < 2; t++)
-        for (int64_t k = 0; k < 3; k++) p.ids[static_cast<size_t>(3 * t + k)] = 2 - k;  // slot order is not expert order
+        for (int64_t k = 0; k < 3; k++)
+            p.ids[static_cast<size_t>(3 * t + k)] = 2 - k;  // slot order is not expert order
     const float first[] = {0x1p24f, 1.0f, -0x1p24f}, second[] = {0x1p24f, -0x1p24f, 1.0f};
-    for (int k = 0; k < 3; k++) p.weights[static_cast<size_t>(k)] = first[k], p.weights[static_cast<size_t>(3 + k)] = second[k];
+    for (int k = 0; k < 3; k++)
+        p.weights[static_cast<size_t>(k)] = first[k], p.weights[static_cast<size_t>(3 + k)] = second[k];
     const Bits out = run(p, pack(p, isa));
     for (size_t c = 0; c < 9; c++) {
         CHECK(out[c] == 0, "1 added to 2^24 in fp32 is lost, got 0x%04x", out[c]);

@@ -46,7 +46,9 @@ TEST_EACH_ISA(sizes, more_slots_than_experts) {
     check_shape({1, 33, 17, 3, 16, MOELAB_SWIGLUOAI, true}, isa);
 }
 
-TEST_EACH_ISA(sizes, more_experts_than_slots) { check_shape({128, 24, 16, 1, 1, MOELAB_SILU, true}, isa); }
+TEST_EACH_ISA(sizes, more_experts_than_slots) {
+    check_shape({128, 24, 16, 1, 1, MOELAB_SILU, true}, isa);
+}
 
 TEST_EACH_ISA(sizes, no_tokens) {
     const Problem p = make_problem({4, 33, 17, 0, 2, MOELAB_SILU, true});

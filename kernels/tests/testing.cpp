@@ -66,16 +66,17 @@ std::string escaped(const std::string& text) {
 }
 
 void usage(const char* program) {
-    printf("%s: tests of the moelab kernels\n\n"
-           "  --list          print the names of the tests and stop\n"
-           "  --filter A,B    only tests whose name contains A or B\n"
-           "  --skip A        not those whose name contains A\n"
-           "  --isa NAME      only this instruction set\n"
-           "  --quick         small cases: for emulators, sanitizers and mutants\n"
-           "  --slow          also the cases that need gigabytes or minutes\n"
-           "  --timeout S     a test that runs longer has failed (default 300)\n"
-           "  --json FILE     write the results there\n",
-           program);
+    printf(
+        "%s: tests of the moelab kernels\n\n"
+        "  --list          print the names of the tests and stop\n"
+        "  --filter A,B    only tests whose name contains A or B\n"
+        "  --skip A        not those whose name contains A\n"
+        "  --isa NAME      only this instruction set\n"
+        "  --quick         small cases: for emulators, sanitizers and mutants\n"
+        "  --slow          also the cases that need gigabytes or minutes\n"
+        "  --timeout S     a test that runs longer has failed (default 300)\n"
+        "  --json FILE     write the results there\n",
+        program);
 }
 
 void parse(int argc, char** argv) {
@@ -127,8 +128,12 @@ std::string format(const char* text, ...) {
     return buffer;
 }
 
-bool quick() { return options.quick; }
-bool slow() { return options.slow; }
+bool quick() {
+    return options.quick;
+}
+bool slow() {
+    return options.slow;
+}
 
 int run(int argc, char** argv) {
     parse(argc, argv);
@@ -152,8 +157,7 @@ int run(int argc, char** argv) {
     int passed = 0, failed = 0, skipped = 0;
     const auto one = [&](const Case& test, int isa) {
         const char* isa_name = test.each_isa ? moelab_isa_name(isa) : "";
-        const std::string name =
-            std::string(test.suite) + "." + test.name + (test.each_isa ? "/" : "") + isa_name;
+        const std::string name = std::string(test.suite) + "." + test.name + (test.each_isa ? "/" : "") + isa_name;
         if (!selected(name)) return;
         if (options.list) {
             printf("%s\n", name.c_str());
@@ -180,8 +184,9 @@ int run(int argc, char** argv) {
         const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
         printf("%-4s %s%s%s (%.2f s)\n", result, name.c_str(), message.empty() ? "" : ": ", message.c_str(), seconds);
         if (json)
-            fprintf(json, "%s{\"suite\": \"%s\", \"name\": \"%s\", \"isa\": \"%s\", \"result\": \"%s\", "
-                          "\"seconds\": %.3f, \"message\": \"%s\"}",
+            fprintf(json,
+                    "%s{\"suite\": \"%s\", \"name\": \"%s\", \"isa\": \"%s\", \"result\": \"%s\", "
+                    "\"seconds\": %.3f, \"message\": \"%s\"}",
                     passed + failed + skipped > 1 ? ",\n" : "[\n", test.suite, test.name, isa_name, result, seconds,
                     escaped(message).c_str());
     };
@@ -205,5 +210,7 @@ int run(int argc, char** argv) {
 }  // namespace testing
 
 #ifndef MOELAB_TESTING_NO_MAIN
-int main(int argc, char** argv) { return testing::run(argc, argv); }
+int main(int argc, char** argv) {
+    return testing::run(argc, argv);
+}
 #endif

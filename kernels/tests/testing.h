@@ -35,17 +35,20 @@ int run(int argc, char** argv);
 
 }  // namespace testing
 
-#define TESTING_DEFINE(suite, name, each)                                                                          \
-    static void test_##suite##_##name([[maybe_unused]] int isa);                                                    \
-    static const testing::Registration register_##suite##_##name(#suite, #name, each, test_##suite##_##name);       \
+#define TESTING_DEFINE(suite, name, each)                                                                     \
+    static void test_##suite##_##name([[maybe_unused]] int isa);                                              \
+    static const testing::Registration register_##suite##_##name(#suite, #name, each, test_##suite##_##name); \
     static void test_##suite##_##name([[maybe_unused]] int isa)
 #define TEST(suite, name) TESTING_DEFINE(suite, name, false)
 #define TEST_EACH_ISA(suite, name) TESTING_DEFINE(suite, name, true)
 
-#define CHECK(condition, ...)                                                                                      \
-    do {                                                                                                           \
-        if (!(condition))                                                                                          \
-            throw testing::Failure{testing::format("%s:%d: %s: ", __FILE__, __LINE__, #condition) +                \
-                                   testing::format(__VA_ARGS__)};                                                  \
+#define CHECK(condition, ...)                                                                       \
+    do {                                                                                            \
+        if (!(condition))                                                                           \
+            throw testing::Failure{testing::format("%s:%d: %s: ", __FILE__, __LINE__, #condition) + \
+                                   testing::format(__VA_ARGS__)};                                   \
     } while (0)
-#define SKIP(...) throw testing::Skip{testing::format(__VA_ARGS__)}
+#define SKIP(...)                    \
+    throw testing::Skip {            \
+        testing::format(__VA_ARGS__) \
+    }

@@ -12,7 +12,7 @@
 namespace {
 
 class Bytes {
-public:
+  public:
     Bytes(const uint8_t* data, size_t size) : data_(data), size_(size) {}
     int64_t below(int64_t n) { return static_cast<int64_t>(take()) % n; }
     uint64_t word(int bytes) {
@@ -26,7 +26,7 @@ public:
         return any ? raw : static_cast<uint16_t>((raw & 0x80ff) | (0x3c00 + (raw & 0x0300)));
     }
 
-private:
+  private:
     // Beyond its end the input goes on as a fixed sequence, so that few bytes make a whole layer.
     uint8_t take() { return at_ < size_ ? data_[at_++] : static_cast<uint8_t>((at_++ * 0x9e3779b9u) >> 13); }
     const uint8_t* data_;
@@ -81,7 +81,8 @@ void one(Bytes& in) {
     }
     for (int64_t i = 0; i < p.experts * 2 * p.intermediate * p.hidden; i++) p.w13.push_back(in.bf16(any_w));
     for (int64_t i = 0; i < p.experts * p.hidden * p.intermediate; i++) p.w2.push_back(in.bf16(any_w));
-    for (int64_t i = 0; bias && i < p.experts * 2 * p.intermediate; i++) p.b13.push_back(reference::from_bf16(in.bf16(any_w)));
+    for (int64_t i = 0; bias && i < p.experts * 2 * p.intermediate; i++)
+        p.b13.push_back(reference::from_bf16(in.bf16(any_w)));
     for (int64_t i = 0; bias && i < p.experts * p.hidden; i++) p.b2.push_back(reference::from_bf16(in.bf16(any_w)));
 
     const Packed packed = pack(p, isa, o.threads);
