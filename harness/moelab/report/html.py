@@ -19,6 +19,7 @@ from moelab.report.text import slug
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 # A page lists at most so many machines in its navigation; the front page has them all.
 MOST_IN_MENU = 8
+_SHORT = 24
 
 
 class _Place:
@@ -80,6 +81,8 @@ def _environment() -> Environment:
 def _breakable(text: str) -> Markup:
     """Lets a long identifier break after _ / : and comma instead of widening its column."""
     broken = escape(text)
+    if len(text) < _SHORT:
+        return broken
     for mark in ("_", "/", ":"):
         broken = broken.replace(mark, Markup(mark + "<wbr>"))  # noqa: S704
     return broken

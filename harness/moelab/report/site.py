@@ -20,7 +20,7 @@ from moelab.report.summary import models
 from moelab.report.text import slug
 
 # About 0.25 s each; 200 result files of 200 machines stay under a minute.
-MOST_FIGURES = 100
+MOST_FIGURES = 80
 _OWN_FOLDERS = ("figures", "data", "models", "machines", "results")
 
 

@@ -78,9 +78,7 @@ def style() -> AbstractContextManager[None]:
     return mpl.rc_context(base)
 
 
-def new_figure(
-    height: float, *, panels: int = 1, legend_rows: int = 1, left: float = 0.8
-) -> tuple[Figure, list[Axes]]:
+def new_figure(height: float, *, panels: int = 1, legend_rows: int = 1, left: float = 0.8) -> tuple[Figure, list[Axes]]:
     """A figure of WIDTH x height inches with room for a title and legend rows above; the footer is added at saving."""
     figure = Figure(figsize=(WIDTH, height))
     axes = figure.subplots(1, panels, squeeze=False)[0]
@@ -98,7 +96,10 @@ def legend_above(figure: Figure, handles: Sequence[Handle], labels: Sequence[str
     """One legend for the whole figure, under the title."""
     y = 1 - 0.27 / figure.get_figheight()
     artists = cast("list[Artist]", list(handles))  # containers are as good; matplotlib's stubs do not say so
-    figure.legend(artists, labels, loc="upper left", bbox_to_anchor=(0.0, y), ncols=columns, borderaxespad=0.2,
+    # matplotlib fills column by column; this order reads row by row.
+    order = [place for column in range(columns) for place in range(column, len(labels), columns)]
+    shown = ([artists[i] for i in order], [labels[i] for i in order])
+    figure.legend(*shown, loc="upper left", bbox_to_anchor=(0.0, y), ncols=columns, borderaxespad=0.2,
                   handlelength=2.2, columnspacing=1.2, labelspacing=0.25)  # fmt: skip
 
 
