@@ -1,0 +1,245 @@
+"""Can the tests fail? Known faults are put into the kernels one at a time; each must be caught by a test.
+
+    python ci/mutants.py [--sample N --seed S] [--only NAME,...] [--arch native|aarch64|all] [--build DIR] [--jobs N]
+    python ci/mutants.py --check       only: does each mutant still fit the sources?
+
+A mutant of kernels/tests/mutants.toml changes one text of one file. Only the object that holds it is compiled again and
+linked with the others of an ordinary build; the test that should catch it runs first, the rest of the quick tests only
+if it does not. Survivors are printed and make the exit status 1: each is a hole in the tests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import random
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCES = ROOT / "kernels" / "src"
+TABLE = ROOT / "kernels" / "tests" / "mutants.toml"
+SECONDS_PER_RUN = 240  # a mutant that hangs is caught too, by the time it takes
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One fault: `old` becomes `new` in `file`; `unit` is the source that is compiled, `isa` where it shows."""
+
+    name: str
+    file: str
+    unit: str
+    isa: str
+    filter: str
+    old: str
+    new: str
+    arch: str = "native"
+    quick: bool = True  # False: it shows only in a case that the quick tests leave out
+
+    def problem(self) -> str | None:
+        """Why this mutant no longer fits the sources, or None."""
+        count = (SOURCES / self.file).read_text(encoding="utf-8").count(self.old)
+        return None if count == 1 else f"{self.name}: its text occurs {count} times in {self.file}; expected once"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a mutant: the tests that failed on it, or "" for a survivor."""
+
+    mutant: Mutant
+    caught_by: str
+    seconds: float
+
+
+def load() -> list[Mutant]:
+    with TABLE.open("rb") as file:
+        return [Mutant(**entry) for entry in tomllib.load(file)["mutant"]]
+
+
+class Build:
+    """An ordinary build of moelab_tests, whose objects are linked again with one of them replaced."""
+
+    def __init__(self, folder: Path, arch: str, jobs: int) -> None:
+        self.folder = folder / arch
+        self.runner: list[str] = []
+        command = ["cmake", "-S", str(ROOT / "kernels"), "-B", str(self.folder), "-DMOELAB_TESTS=ON"]
+        if shutil.which("ninja"):
+            command += ["-G", "Ninja"]
+        if arch == "aarch64" and platform.machine() != "aarch64":
+            toolchain = ROOT / "kernels" / "cmake" / "aarch64-linux-gnu.cmake"
+            openmp = output("aarch64-linux-gnu-g++", "-print-file-name=libgomp.a")
+            command += [f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", f"-DOpenMP_gomp_LIBRARY={openmp}"]
+            command += ["-DCMAKE_EXE_LINKER_FLAGS=-static"]
+            self.runner = [shutil.which("qemu-aarch64-static") or "qemu-aarch64", "-cpu", "max"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        build = ["cmake", "--build", str(self.folder), "--target", "moelab_tests", "-j", str(jobs)]
+        subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
+        entries = json.loads((self.folder / "compile_commands.json").read_text(encoding="utf-8"))
+        self.compile = {Path(entry["file"]): shlex.split(entry["command"]) for entry in entries}
+        objects = self.folder / "CMakeFiles" / "moelab_objects.dir" / "src"
+        tests = self.folder / "tests" / "CMakeFiles" / "moelab_tests.dir"
+        self.kernel_objects = {path.relative_to(objects): path for path in objects.rglob("*.o")}
+        self.test_objects = list(tests.glob("*.o"))
+        self.compiler = self.compile[SOURCES / "route.cpp"][0]
+        self.static = ["-static"] if self.runner else []
+
+    def mutate(self, mutant: Mutant, scratch: Path) -> Path:
+        """The test program with the mutant in it."""
+        sources = scratch / "src"
+        shutil.copytree(SOURCES, sources)
+        changed = sources / mutant.file
+        changed.write_text(changed.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
+        command = [word.replace(str(SOURCES), str(sources)) for word in self.compile[SOURCES / mutant.unit]]
+        replaced = scratch / "mutant.o"
+        command[command.index("-o") + 1] = str(replaced)
+        subprocess.run([*command, "-w", "-O2"], check=True, cwd=self.folder)
+        unit = Path(mutant.unit + ".o")
+        others = [str(path) for name, path in self.kernel_objects.items() if name != unit]
+        program = scratch / "moelab_tests"
+        link = [
+            self.compiler,
+            *self.static,
+            *map(str, self.test_objects),
+            str(replaced),
+            *others,
+            "-fopenmp",
+            "-pthread",
+        ]
+        subprocess.run([*link, "-o", str(program)], check=True, stderr=subprocess.DEVNULL)
+        return program
+
+    def failures(self, program: Path, mutant: Mutant, *options: str) -> str:
+        """The tests that fail, shortened; empty if none does."""
+        isa = ["--isa", mutant.isa] if mutant.isa else []
+        quick = ["--quick"] if mutant.quick else []
+        command = [*self.runner, str(program), *quick, "--timeout", "120", *isa, *options]
+        environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
+        try:
+            result = subprocess.run(
+                command, check=False, capture_output=True, text=True, timeout=SECONDS_PER_RUN, env=environment
+            )
+        except subprocess.TimeoutExpired:
+            return "a test that does not end"
+        if result.returncode == 0:
+            return ""
+        names = re.findall(r"^FAIL ([\w./]+)", result.stdout, re.MULTILINE)
+        if not names:
+            raise RuntimeError(f"{mutant.name}: exit status {result.returncode}, no test failed: {result.stderr}")
+        return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+
+    def judge(self, mutant: Mutant) -> Verdict:
+        start = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="moelab-mutant-") as folder:
+            program = self.mutate(mutant, Path(folder))
+            caught = self.failures(program, mutant, "--filter", mutant.filter)
+            if not caught and mutant.quick:
+                caught = self.failures(program, mutant)
+                caught = caught and f"{caught} (not by {mutant.filter})"
+        return Verdict(mutant, caught, time.monotonic() - start)
+
+
+def output(*command: str) -> str:
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def usable(arch: str) -> str | None:
+    """Why mutants of an architecture cannot run here, or None."""
+    if arch == "native" or platform.machine() == "aarch64":
+        return None
+    for program in ("aarch64-linux-gnu-g++", "qemu-aarch64"):
+        if not (shutil.which(program) or shutil.which(f"{program}-static")):
+            return f"{program} is not installed: apt-get install g++-aarch64-linux-gnu qemu-user"
+    return None
+
+
+def isas_here(build: Build) -> set[str]:
+    """The instruction sets that this machine can run."""
+    listed = output(*build.runner, str(build.folder / "tests" / "moelab_tests"), "--list")
+    return set(re.findall(r"/(\w+)$", listed, re.MULTILINE))
+
+
+def run(mutants: list[Mutant], arch: str, arguments: argparse.Namespace) -> list[Verdict]:
+    build = Build(arguments.build, arch, arguments.jobs)
+    here = isas_here(build)
+    runnable = [mutant for mutant in mutants if not mutant.isa or mutant.isa in here]
+    for mutant in mutants:
+        if mutant not in runnable:
+            print(f"not run   {mutant.name}: this CPU has no {mutant.isa}", flush=True)
+    baseline = Mutant("unchanged", "", "", "", "", "", "", arch)
+    if caught := build.failures(build.folder / "tests" / "moelab_tests", baseline, "--filter", "sizes.,ids.,packing."):
+        raise SystemExit(f"the unchanged kernels fail already: {caught}")
+    verdicts = []
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        for verdict in pool.map(build.judge, runnable):
+            name, caught = verdict.mutant.name, verdict.caught_by
+            print(f"{'caught' if caught else 'SURVIVED':9} {name}: {caught} ({verdict.seconds:.0f} s)", flush=True)
+            verdicts.append(verdict)
+    return verdicts
+
+
+def arguments_of_the_command_line() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sample", type=int, help="this many, chosen by --seed (default: all)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", help="comma-separated names")
+    parser.add_argument("--arch", choices=("native", "aarch64", "all"), default="all")
+    parser.add_argument("--build", type=Path, default=ROOT / "build" / "mutants")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--check", action="store_true", help="only whether every mutant fits the sources")
+    return parser.parse_args()
+
+
+def selected(mutants: list[Mutant], arguments: argparse.Namespace) -> list[Mutant]:
+    """What --only and --sample leave."""
+    if arguments.only:
+        wanted = set(arguments.only.split(","))
+        if unknown := wanted - {mutant.name for mutant in mutants}:
+            raise SystemExit(f"--only: no mutant is called {', '.join(sorted(unknown))}")
+        mutants = [mutant for mutant in mutants if mutant.name in wanted]
+    if arguments.sample is None:
+        return mutants
+    chosen = random.Random(arguments.seed).sample(mutants, min(arguments.sample, len(mutants)))  # noqa: S311
+    return sorted(chosen, key=lambda mutant: mutant.name)
+
+
+def main() -> int:
+    arguments = arguments_of_the_command_line()
+    mutants = load()
+    if problems := [problem for mutant in mutants if (problem := mutant.problem())]:
+        print("\n".join(problems))
+        return 1
+    if arguments.check:
+        print(f"{len(mutants)} mutants fit the sources")
+        return 0
+    mutants = selected(mutants, arguments)
+    verdicts: list[Verdict] = []
+    for arch in ("native", "aarch64"):
+        mine = [mutant for mutant in mutants if mutant.arch == arch]
+        if not mine or arguments.arch not in (arch, "all"):
+            continue
+        if reason := usable(arch):
+            print(f"\n!!! {len(mine)} mutants of {arch} DID NOT RUN: {reason}\n")
+            if os.environ.get("CI") == "true":
+                return 1
+            continue
+        verdicts += run(mine, arch, arguments)
+    survivors = [verdict.mutant.name for verdict in verdicts if not verdict.caught_by]
+    print(f"mutants: {len(verdicts) - len(survivors)} caught, {len(survivors)} survived")
+    if survivors:
+        print("survivors: " + ", ".join(survivors))
+    return bool(survivors)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
