@@ -126,6 +126,8 @@ def test_arguments_give_the_same_plan_again() -> None:
         ({"processes": 0}, "processes"),
         ({"routing": ("zigzag",)}, "zigzag"),
         ({"backend": ("missing.py:Thing",)}, "missing.py"),
+        ({"backend": ("moelab@base",)}, "moelab@base"),
+        ({"backend": ("moelab@base=/nowhere",)}, "moelab_kernels"),
     ],
 )
 def test_wrong_options_name_what_is_wrong(given: dict[str, object], complaint: str) -> None:

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import copy
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import synthetic_result
-from moelab import comparison
+from moelab import comparison, provenance, statistics
 from moelab.cli import main
 
 WORKLOAD = ("qwen3-30b-a3b",)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _fewer_resamples() -> Iterator[None]:
+    """What is tested here does not hang on the last digits of an interval's ends."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "RESAMPLES", 500)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +168,20 @@ def test_numbers_that_moved_do_not_agree(
     files = save(tmp_path, old=old, again=again)
     assert main(["reproduce", files[0], "--with", files[1]]) == 1
     assert "12 of 18 agree: not repeatable" in capsys.readouterr().out
+
+
+def test_a_run_of_two_revisions_names_the_command_that_repeats_it(
+    old: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder that the other revision was built in is gone, so it is not in the command."""
+    arguments = ["--backend", "moelab,moelab@abc123=/gone/only", "--baseline", "moelab@abc123=/gone/only", "--quick"]
+    command = provenance.command(arguments)
+    assert command[-4:] == ["abc123", "--backend", "moelab", "--quick"]
+    assert "ab" in command
+    two = copy.deepcopy(old)
+    two["moelab"]["run"]["command"] = command
+    assert main(["reproduce", *save(tmp_path, two=two)]) == 2
+    assert "abc123" in capsys.readouterr().err
 
 
 def test_a_result_of_uncommitted_changes_cannot_be_rebuilt(

@@ -5,17 +5,26 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import synthetic_result
-from moelab import history
+from moelab import history, statistics
 from moelab.cli import main
 from moelab.history import Point, Series
 
 pytest.importorskip("ruptures")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _fewer_resamples() -> Iterator[None]:
+    """What is tested here does not hang on the last digits of an interval's ends."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "RESAMPLES", 500)
+        yield
 
 
 def series(values: list[float], noise: float = 0.01) -> Series:

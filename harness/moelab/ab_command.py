@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         with revision(root, arguments.base) as (label, folder):
             base = f"moelab@{label}={folder}"
-            arguments.backend = ("moelab", base, *(arguments.backend or ()))
+            arguments.backend = tuple(dict.fromkeys(("moelab", base, *(arguments.backend or ()))))
             arguments.baseline = base
             status, document = bench_command.measure(arguments)
     except subprocess.CalledProcessError as error:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from moelab import routing
 from moelab.backend_loading import label_of, load
+from moelab.revision_backend import PREFIX
 from moelab.workloads import Case, layer_by_name
 
 WORKLOADS = ("gpt-oss-20b", "gemma-4-26b-a4b", "qwen3-30b-a3b")
@@ -59,7 +60,11 @@ class Plan:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """For result files: other revisions by their label, without the folder that they were built in."""
+        values = asdict(self)
+        values["backends"] = [label_of(b) if b.startswith(PREFIX) else b for b in self.backends]
+        values["baseline"] = label_of(self.baseline) if self.baseline.startswith(PREFIX) else self.baseline
+        return values
 
     def cases(self, workload: str) -> list[Case]:
         layer = layer_by_name(workload)

@@ -6,6 +6,8 @@ import os
 import subprocess
 from pathlib import Path
 
+from moelab.revision_backend import PREFIX
+
 Json = dict[str, object]
 MOST_CHANGED = 50
 
@@ -65,10 +67,22 @@ def image() -> str | None:
 
 
 def command(arguments: list[str]) -> list[str]:
-    """argv that repeats the run from the top of the repository; `arguments` are those of `bench`."""
+    """argv that repeats the run from the top of the repository; `arguments` are those of `bench`.
+
+    A run against another revision had that built in a temporary folder: what repeats it is `ab` with the revision.
+    """
+    session, given = "bench", list(arguments)
+    base = next((a for a in given if a.startswith(PREFIX)), None)  # as the baseline
+    if base is not None:
+        at = given.index("--baseline")
+        del given[at : at + 2]
+        given[given.index("--backend") + 1] = ",".join(
+            name for name in given[given.index("--backend") + 1].split(",") if not name.startswith(PREFIX)
+        )
+        session, given = "ab", [base.removeprefix(PREFIX).partition("=")[0], *given]
     if repository() is not None:
-        return ["nox", "-s", "bench", "--", *arguments]
-    return ["python", "-m", "moelab", "bench", *arguments]
+        return ["nox", "-s", session, "--", *given]
+    return ["python", "-m", "moelab", session, *given]
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

@@ -80,6 +80,8 @@ def _run_again(old: Json, arguments: argparse.Namespace) -> Path:
 
 def _bench_arguments(command: list[str]) -> list[str]:
     """Options of `bench` in a recorded command, without where the result went."""
+    if "ab" in command[:4]:
+        raise ValueError(f"the result compares two revisions; repeat it with: {' '.join(command)}")
     if "--" in command:
         options = command[command.index("--") + 1 :]
     elif "bench" in command:
