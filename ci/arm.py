@@ -26,9 +26,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from arm_root import RootError, make_root, make_site, python_of  # noqa: E402  (PYTHONSAFEPATH hides this folder)
-from arm_tools import CROSS_LIBRARIES, install, not_run, say  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH hides this folder
+from arm_root import RootError, make_root, make_site, python_of
+from arm_tools import install, not_run, say
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / ".arm"
@@ -198,7 +198,12 @@ def run_job(job: Job) -> bool:
     """Prints one line, or the end of the output where it failed."""
     start = time.monotonic()
     done = subprocess.run(
-        job.command, check=False, capture_output=True, text=True, cwd=ROOT, env={**clean_environment(), **job.environment}
+        job.command,
+        check=False,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**clean_environment(), **job.environment},
     )
     lines = (done.stdout + done.stderr).strip().splitlines()
     verdict = "ok" if done.returncode == 0 else f"exit status {done.returncode}"

@@ -18,7 +18,7 @@ from pathlib import Path
 from arm_tools import say
 
 PACKAGES = ("python3", "libgomp1", "libstdc++6")
-WHEELS = ("numpy", "ml_dtypes", "pytest", "iniconfig", "packaging", "pluggy", "Pygments")
+WHEELS = ("numpy", "scipy", "ml_dtypes", "pytest", "iniconfig", "packaging", "pluggy", "Pygments")
 PLATFORMS = ("manylinux_2_28_aarch64", "manylinux_2_27_aarch64", "manylinux_2_17_aarch64", "manylinux2014_aarch64")
 UBUNTU_PORTS = "http://ports.ubuntu.com/ubuntu-ports"  # Ubuntu keeps arm64 apart from amd64
 
@@ -29,7 +29,9 @@ class RootError(RuntimeError):
 
 def python_of(root: Path) -> Path:
     """The root's interpreter; RootError when there is none."""
-    found = sorted(path for path in (root / "usr" / "bin").glob("python3.*") if re.fullmatch(r"python3\.\d+", path.name))
+    found = sorted(
+        path for path in (root / "usr" / "bin").glob("python3.*") if re.fullmatch(r"python3\.\d+", path.name)
+    )
     if not found:
         raise RootError(f"{root}: no python3 in it")
     return found[-1]
@@ -73,10 +75,12 @@ def make_site(folder: Path, root: Path, constraints: Path) -> Path:
     tags += [word for abi in (f"cp{version.replace('.', '')}", "abi3", "none") for word in ("--abi", abi)]
     tags += [word for platform in PLATFORMS for word in ("--platform", platform)]
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--no-compile"]
     subprocess.run([*command, "--only-binary=:all:", "--target", str(site), *tags, *pins], check=True)
     if f"{sys.version_info.major}.{sys.version_info.minor}" == version:
         # Compiled here: an emulated import would compile every module each time it cannot write its cache.
-        subprocess.run([sys.executable, "-m", "compileall", "-q", str(site), str(root / "usr/lib")], check=False)
+        command = [sys.executable, "-m", "compileall", "-q", "-j", "0", "-x", r"/tests?/"]
+        subprocess.run([*command, str(site), str(root / "usr/lib")], check=False, capture_output=True)
     stamp.write_text(wanted)
     return site
 
@@ -165,7 +169,7 @@ def _deb822_entries() -> Iterable[Entry]:
 
 
 def _distribution() -> str:
-    """ "debian bookworm", "ubuntu noble"."""
+    """Name and code name, such as debian bookworm."""
     release = Path("/etc/os-release")
     fields = dict(re.findall(r'^(\w+)="?([^"\n]*)"?$', release.read_text() if release.exists() else "", re.MULTILINE))
     return f"{fields.get('ID', 'unknown')} {fields.get('VERSION_CODENAME', 'unknown')}"

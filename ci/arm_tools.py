@@ -7,13 +7,11 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 PACKAGES = {
     "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",  # also brings the arm64 C and C++ libraries
     "qemu-aarch64": "qemu-user",  # not qemu-user-static: only the dynamic one counts instructions (plugins)
 }
-CROSS_LIBRARIES = Path("/usr/aarch64-linux-gnu")
 
 
 @dataclass(frozen=True)

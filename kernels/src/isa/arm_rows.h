@@ -11,7 +11,9 @@
 namespace moelab {
 namespace {
 
-MOELAB_INLINE int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+MOELAB_INLINE int64_t min_of(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
 
 // A number that is known when the code is compiled.
 template <int N>
@@ -26,7 +28,7 @@ MOELAB_INLINE uint16x8_t scaled(uint16x8_t x, float scale) {
 
 // One gathered row of x, read eight values at a time. An absent row (beyond the last one) is zero.
 class SourceRow {
-public:
+  public:
     SourceRow(const PackRows& p, int64_t row) : k_(p.k), scaled_(p.scale != nullptr) {
         if (row >= p.rows) return;
         x_ = p.x + p.token[row] * p.x_stride;
@@ -49,7 +51,7 @@ public:
     bool plain() const { return x_ != nullptr && !scaled_; }
     const uint16_t* data() const { return x_; }
 
-private:
+  private:
     const uint16_t* x_ = nullptr;
     int64_t k_;
     bool scaled_;
@@ -106,17 +108,20 @@ uint64_t read_all(const void* data, int64_t bytes) {
 // 24 independent chains of the instruction MOELAB_PEAK_OP, 96 of them per iteration, on zeros.
 #define MOELAB_CHAIN(i) MOELAB_PEAK_OP(i)
 #define MOELAB_CHAINS24                                                                                           \
-    MOELAB_CHAIN(8) MOELAB_CHAIN(9) MOELAB_CHAIN(10) MOELAB_CHAIN(11) MOELAB_CHAIN(12) MOELAB_CHAIN(13)           \
-    MOELAB_CHAIN(14) MOELAB_CHAIN(15) MOELAB_CHAIN(16) MOELAB_CHAIN(17) MOELAB_CHAIN(18) MOELAB_CHAIN(19)         \
-    MOELAB_CHAIN(20) MOELAB_CHAIN(21) MOELAB_CHAIN(22) MOELAB_CHAIN(23) MOELAB_CHAIN(24) MOELAB_CHAIN(25)         \
-    MOELAB_CHAIN(26) MOELAB_CHAIN(27) MOELAB_CHAIN(28) MOELAB_CHAIN(29) MOELAB_CHAIN(30) MOELAB_CHAIN(31)
-#define MOELAB_PEAK_LOOP                                                                                          \
-    asm volatile("movi v0.2d, #0\n\tmovi v1.2d, #0\n\t1:\n\t" MOELAB_CHAINS24 MOELAB_CHAINS24 MOELAB_CHAINS24 MOELAB_CHAINS24 "subs %0, %0, #1\n\t"   \
-                 "b.ne 1b\n\t"                                                                                    \
-                 : "+r"(left)                                                                                     \
-                 :                                                                                                \
-                 : "v0", "v1", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20",       \
-                   "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31", "cc")
+    MOELAB_CHAIN(8)                                                                                               \
+    MOELAB_CHAIN(9) MOELAB_CHAIN(10) MOELAB_CHAIN(11) MOELAB_CHAIN(12) MOELAB_CHAIN(13) MOELAB_CHAIN(14)          \
+        MOELAB_CHAIN(15) MOELAB_CHAIN(16) MOELAB_CHAIN(17) MOELAB_CHAIN(18) MOELAB_CHAIN(19) MOELAB_CHAIN(20)     \
+            MOELAB_CHAIN(21) MOELAB_CHAIN(22) MOELAB_CHAIN(23) MOELAB_CHAIN(24) MOELAB_CHAIN(25) MOELAB_CHAIN(26) \
+                MOELAB_CHAIN(27) MOELAB_CHAIN(28) MOELAB_CHAIN(29) MOELAB_CHAIN(30) MOELAB_CHAIN(31)
+#define MOELAB_PEAK_LOOP                                                                                              \
+    asm volatile(                                                                                                     \
+        "movi v0.2d, #0\n\tmovi v1.2d, #0\n\t1:\n\t" MOELAB_CHAINS24 MOELAB_CHAINS24 MOELAB_CHAINS24 MOELAB_CHAINS24  \
+        "subs %0, %0, #1\n\t"                                                                                         \
+        "b.ne 1b\n\t"                                                                                                 \
+        : "+r"(left)                                                                                                  \
+        :                                                                                                             \
+        : "v0", "v1", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", \
+          "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31", "cc")
 
 double peak_fma(int64_t iterations) {
     int64_t left = iterations;

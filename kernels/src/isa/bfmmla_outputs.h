@@ -12,8 +12,8 @@
 namespace moelab {
 namespace {
 
-constexpr int kPanel = 8;            // columns of a weight panel
-constexpr int kChannels = 4;         // channels of a GEMM1 panel
+constexpr int kPanel = 8;              // columns of a weight panel
+constexpr int kChannels = 4;           // channels of a GEMM1 panel
 constexpr int kPanelStep = 8 * 4 * 2;  // bytes of a panel per four steps of k
 
 // Four columns of two rows, from accumulators of columns 0-1 and 2-3. Swapped: the accumulators hold their two
@@ -35,7 +35,7 @@ MOELAB_INLINE float32x4_t two_twice(const float* p) {
 // GEMM1. Operands of a panel: gates 0-1, ups 0-1, gates 2-3, ups 2-3.
 template <class GateFunction>
 class HiddenOutput {
-public:
+  public:
     HiddenOutput(const Gemm1& g, const GateFunction& gate) : gate_(gate), bias_(g.bias), channels_(g.channels) {
         h_ = static_cast<char*>(g.h);
         row_bytes_ = 2 * g.h_k;
@@ -85,9 +85,8 @@ public:
         static_assert(Pairs % 2 == 0, "half panels belong to 8 x 12");
 #pragma GCC unroll 3
         for (int p = 0; p < Pairs; p += 2) {
-            uint16x8_t out =
-                to_bf16(gate_(vaddq_f32(c[p], bias_gate), vaddq_f32(c[Pairs + p], bias_up)),
-                        gate_(vaddq_f32(c[p + 1], bias_gate), vaddq_f32(c[Pairs + p + 1], bias_up)));
+            uint16x8_t out = to_bf16(gate_(vaddq_f32(c[p], bias_gate), vaddq_f32(c[Pairs + p], bias_up)),
+                                     gate_(vaddq_f32(c[p + 1], bias_gate), vaddq_f32(c[Pairs + p + 1], bias_up)));
             if (__builtin_expect(valid < 2, 0)) {
                 const uint32x4_t first = vdupq_n_u32(valid > 0 ? 0xffffu : 0u);
                 out = vandq_u16(out, vreinterpretq_u16_u32(first));
@@ -100,7 +99,7 @@ public:
         }
     }
 
-private:
+  private:
     static uint16x8_t valid_channels(int64_t valid) {
         uint16_t lanes[8] = {};
         for (int i = 0; i < valid; i++) lanes[i] = lanes[i + 4] = 0xffff;
@@ -117,7 +116,7 @@ private:
 
 // GEMM2.
 class RowsOutput {
-public:
+  public:
     explicit RowsOutput(const Gemm2& g) : bias_(g.bias), y_(g.y), stride_(g.y_stride) {}
 
     void set_block(int64_t row) { block_ = y_ + row * stride_; }
@@ -153,7 +152,7 @@ public:
         }
     }
 
-private:
+  private:
     const float* bias_;
     float* y_;
     int64_t stride_;

@@ -14,7 +14,8 @@ MOELAB_INLINE void interleave(uint16x8_t row0, uint16x8_t row1, uint16_t* to, in
 }
 
 // Two rows, both there, with nothing to scale: whole groups of 16 first.
-MOELAB_INLINE int64_t pack_plain_pair(const uint16_t* row0, const uint16_t* row1, int64_t k, uint16_t* to, int64_t step) {
+MOELAB_INLINE int64_t pack_plain_pair(const uint16_t* row0, const uint16_t* row1, int64_t k, uint16_t* to,
+                                      int64_t step) {
     int64_t i = 0;
     for (; i + 16 <= k; i += 16, to += 4 * step) {
         interleave(vld1q_u16(row0 + i), vld1q_u16(row1 + i), to, step);

@@ -17,7 +17,8 @@ MOELAB_INLINE int block_of(int64_t rows) {
 }
 
 // Four values of four rows, to rows of four columns `step` apart.
-MOELAB_INLINE void store_transposed(float32x4_t r0, float32x4_t r1, float32x4_t r2, float32x4_t r3, float* to, int64_t step) {
+MOELAB_INLINE void store_transposed(float32x4_t r0, float32x4_t r1, float32x4_t r2, float32x4_t r3, float* to,
+                                    int64_t step) {
     const float64x2_t a = vreinterpretq_f64_f32(vtrn1q_f32(r0, r1)), b = vreinterpretq_f64_f32(vtrn2q_f32(r0, r1));
     const float64x2_t c = vreinterpretq_f64_f32(vtrn1q_f32(r2, r3)), d = vreinterpretq_f64_f32(vtrn2q_f32(r2, r3));
     vst1q_f32(to, vreinterpretq_f32_f64(vzip1q_f64(a, c)));
@@ -67,7 +68,7 @@ void pack_block(const PackRows& p, int64_t row0, float* to) {
 // GEMM1: through the activation, rounded to BF16, into A of GEMM2.
 template <class GateFunction>
 class HiddenOutput {
-public:
+  public:
     HiddenOutput(const Gemm1& g, const GateFunction& gate)
         : gate_(gate), bias_(g.bias), channels_(g.channels), h_(static_cast<float*>(g.h)), h_k_(g.h_k) {}
 
@@ -82,7 +83,9 @@ public:
         }
         const int64_t valid = channels_ - panel * kChannels;
         const uint32x4_t lane = {0, 1, 2, 3};
-        const uint32x4_t keep = vcltq_u32(lane, vdupq_n_u32(valid > 4 ? 4u : valid < 0 ? 0u : static_cast<uint32_t>(valid)));
+        const uint32x4_t keep = vcltq_u32(lane, vdupq_n_u32(valid > 4   ? 4u
+                                                            : valid < 0 ? 0u
+                                                                        : static_cast<uint32_t>(valid)));
         float32x4_t out[Rows];
 #pragma GCC unroll 12
         for (int r = 0; r < Rows; r++) {
@@ -92,7 +95,7 @@ public:
         store_rows<Rows>(out, block_ + panel * kChannels * Rows);
     }
 
-private:
+  private:
     GateFunction gate_;
     const float* bias_;
     int64_t channels_;
@@ -103,7 +106,7 @@ private:
 
 // GEMM2. A block may be wider than what is left of the rows: only those are written.
 class RowsOutput {
-public:
+  public:
     explicit RowsOutput(const Gemm2& g) : bias_(g.bias), y_(g.y), stride_(g.y_stride) {}
 
     void set_block(int64_t row, int64_t rows) {
@@ -127,7 +130,7 @@ public:
         }
     }
 
-private:
+  private:
     const float* bias_;
     float* y_;
     int64_t stride_, rows_ = 0;

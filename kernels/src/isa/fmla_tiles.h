@@ -14,8 +14,7 @@ namespace moelab {
 namespace {
 
 #define FMLA(c, b, a, lane) "fmla %[c" #c "].4s, v" #b ".4s, v" #a ".s[" #lane "]\n\t"
-#define WIDEN(low, high, raw)                                                                                 \
-    "zip1 v" #low ".8h, v7.8h, v" #raw ".8h\n\tzip2 v" #high ".8h, v7.8h, v" #raw ".8h\n\t"
+#define WIDEN(low, high, raw) "zip1 v" #low ".8h, v7.8h, v" #raw ".8h\n\tzip2 v" #high ".8h, v7.8h, v" #raw ".8h\n\t"
 #define LDR_MOVE(r0, base, bytes) "ldr q" #r0 ", [" base "], #" #bytes "\n\t"
 #define FMLA_SETUP "movi v7.2d, #0\n\t"
 

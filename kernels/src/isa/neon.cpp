@@ -63,8 +63,8 @@ void run_block(const Operands& g, int64_t row, int64_t panel0, int64_t panel1, i
 template <class Output>
 void run(const Operands& g, Output&& out) {
     alignas(64) float partial[kMaxPanels * kRows * kPanel];
-    const Blocking block = blocking(*g.core, (g.row1 - g.row0 + kRows - 1) / kRows, g.panel1 - g.panel0, kMaxPanels, g.k,
-                                    2 * kPanel, 4 * kRows, kTileK);
+    const Blocking block = blocking(*g.core, (g.row1 - g.row0 + kRows - 1) / kRows, g.panel1 - g.panel0, kMaxPanels,
+                                    g.k, 2 * kPanel, 4 * kRows, kTileK);
     for (int64_t panel0 = g.panel0; panel0 < g.panel1; panel0 += block.panels) {
         const int64_t panel1 = min_of(panel0 + block.panels, g.panel1);
         for (int64_t row = g.row0; row < g.row1; row += kRows) {
@@ -83,14 +83,26 @@ void run(const Operands& g, Output&& out) {
 }
 
 void gemm1(const Gemm1& g) {
-    const Operands operands{static_cast<const float*>(g.a), static_cast<const uint16_t*>(g.b), g.k, g.row0, g.row1,
-                            g.panel0, g.panel1, g.core};
+    const Operands operands{static_cast<const float*>(g.a),
+                            static_cast<const uint16_t*>(g.b),
+                            g.k,
+                            g.row0,
+                            g.row1,
+                            g.panel0,
+                            g.panel1,
+                            g.core};
     with_gate<VecNeon>(g.act, [&](auto gate) { run(operands, HiddenOutput<decltype(gate)>(g, gate)); });
 }
 
 void gemm2(const Gemm2& g) {
-    const Operands operands{static_cast<const float*>(g.a), static_cast<const uint16_t*>(g.b), g.k, g.row0, g.row1,
-                            g.panel0, g.panel1, g.core};
+    const Operands operands{static_cast<const float*>(g.a),
+                            static_cast<const uint16_t*>(g.b),
+                            g.k,
+                            g.row0,
+                            g.row1,
+                            g.panel0,
+                            g.panel1,
+                            g.core};
     run(operands, RowsOutput(g));
 }
 
@@ -109,7 +121,17 @@ void pack_rows(const PackRows& p) {
 
 }  // namespace
 
-extern const Isa kNeon = {"neon",  CPU_NEON, {kPanel, 1, 4, kTileK, kRows, 4, 2, 4}, gemm1,    gemm2, pack_rows, combine,
-                          activate_all<VecNeon>, peak_fma, peak_fma, read_all<1>, read_all<4>};
+extern const Isa kNeon = {"neon",
+                          CPU_NEON,
+                          {kPanel, 1, 4, kTileK, kRows, 4, 2, 4},
+                          gemm1,
+                          gemm2,
+                          pack_rows,
+                          combine,
+                          activate_all<VecNeon>,
+                          peak_fma,
+                          peak_fma,
+                          read_all<1>,
+                          read_all<4>};
 
 }  // namespace moelab

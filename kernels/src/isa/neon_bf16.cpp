@@ -49,7 +49,7 @@ struct Operands {
 // The panels [panel0, panel1) of one block of rows.
 template <int Pairs, Order O, class Output>
 class RowBlock {
-public:
+  public:
     RowBlock(const Operands& g, int64_t row, const Output& out, float* partial)
         : a_(g.a + row * g.k * 2), b_(g.b), k_(g.k), panel_bytes_(g.k * 2 * kPanel), out_(out), partial_(partial) {}
 
@@ -79,14 +79,13 @@ public:
                 }
             }
             for (; panel < panel1; panel++) {
-                tile<4>(at(panel), 0, [=](const float32x4_t* c) {
-                    out_.template panel<Pairs, O == Order::kSwapped>(c, panel);
-                });
+                tile<4>(at(panel), 0,
+                        [=](const float32x4_t* c) { out_.template panel<Pairs, O == Order::kSwapped>(c, panel); });
             }
         }
     }
 
-private:
+  private:
     const char* at(int64_t panel) const { return b_ + panel * panel_bytes_ + k0_ * 2 * kPanel; }
 
     // `finish` gets the accumulators after the last block of k; before, they are kept as they are.
@@ -116,8 +115,8 @@ private:
 template <Order Main, class Output>
 void run(const Operands& g, Output& out) {
     alignas(64) float partial[kMaxPanels * kRows * kPanel];
-    const Blocking block = blocking(*g.core, (g.row1 - g.row0 + kRows - 1) / kRows, g.panel1 - g.panel0, kMaxPanels, g.k,
-                                    2 * kPanel, 2 * kRows, kTileK);
+    const Blocking block = blocking(*g.core, (g.row1 - g.row0 + kRows - 1) / kRows, g.panel1 - g.panel0, kMaxPanels,
+                                    g.k, 2 * kPanel, 2 * kRows, kTileK);
     for (int64_t panel0 = g.panel0; panel0 < g.panel1; panel0 += block.panels) {
         const int64_t panel1 = min_of(panel0 + block.panels, g.panel1);
         for (int64_t row = g.row0; row < g.row1; row += kRows) {
@@ -145,14 +144,14 @@ void run_in_order(const Operands& g, Output&& out) {
 }
 
 void gemm1(const Gemm1& g) {
-    const Operands operands{static_cast<const char*>(g.a), static_cast<const char*>(g.b), g.k, g.row0, g.row1, g.panel0,
-                            g.panel1, g.core};
+    const Operands operands{
+        static_cast<const char*>(g.a), static_cast<const char*>(g.b), g.k, g.row0, g.row1, g.panel0, g.panel1, g.core};
     with_gate<VecNeon>(g.act, [&](auto gate) { run_in_order(operands, HiddenOutput<decltype(gate)>(g, gate)); });
 }
 
 void gemm2(const Gemm2& g) {
-    const Operands operands{static_cast<const char*>(g.a), static_cast<const char*>(g.b), g.k, g.row0, g.row1, g.panel0,
-                            g.panel1, g.core};
+    const Operands operands{
+        static_cast<const char*>(g.a), static_cast<const char*>(g.b), g.k, g.row0, g.row1, g.panel0, g.panel1, g.core};
     run_in_order(operands, RowsOutput(g));
 }
 
