@@ -129,6 +129,21 @@ struct Gate {
 
     // act(gate) * up.
     inline __attribute__((always_inline)) F operator()(F gate, F up) const {
+        F x, w, y;
+        M far;
+        const F r = near(gate, up, &x, &w, &y, &far);
+        if (__builtin_expect(V::any(far), 0)) return V::select(far, far_product(x, w, y), r);
+        return r;
+    }
+
+    // The same where no lane is far out; `far` says which lanes are. For loops that look at many results at once.
+    inline __attribute__((always_inline)) F near(F gate, F up, M* far) const {
+        F x, w, y;
+        return near(gate, up, &x, &w, &y, far);
+    }
+
+  private:
+    inline __attribute__((always_inline)) F near(F gate, F up, F* x_out, F* w_out, F* y_out, M* far) const {
         constexpr float kLimit = Kind == MOELAB_GELU ? kFarGelu : kFar;
         const F one = V::set(1.0f);
         F x = gate, w = up;
@@ -151,10 +166,11 @@ struct Gate {
         // Below 1 the product x * s might be denormal where a large w still makes the result normal; from 1 on
         // x * w might overflow where s still brings the result back.
         const M small = V::less(V::abs(x), one);
-        F r = V::mul(V::mul(x, V::select(small, w, s)), V::select(small, s, w));
-        const M far = V::less(y, V::set(-kLimit));
-        if (__builtin_expect(V::any(far), 0)) r = V::select(far, far_product(x, w, y), r);
-        return r;
+        *far = V::less(y, V::set(-kLimit));
+        *x_out = x;
+        *w_out = w;
+        *y_out = y;
+        return V::mul(V::mul(x, V::select(small, w, s)), V::select(small, s, w));
     }
 };
 

@@ -32,18 +32,23 @@ struct alignas(64) TileConfig {
 static_assert(sizeof(TileConfig) == 64, "the operand of ldtilecfg");
 
 // The compiler does not know that tile instructions read and write memory.
-MOELAB_INLINE void memory_barrier() { __asm__ volatile("" ::: "memory"); }
+MOELAB_INLINE void memory_barrier() {
+    __asm__ volatile("" ::: "memory");
+}
 
 // At most 16 rows.
 __attribute__((noinline)) void dot_one_group(int rows, const Dot& d) {
-    const char *a = d.a, *b = d.b;
+    const char *a = d.a, *b = d.b, *ahead = d.ahead;
     const int64_t a_step = rows * 64;
+    _tile_zero(0);
+    _tile_zero(1);
     for (int64_t step = d.k / 32; step > 0; --step, a += a_step, b += 2048) {
         _tile_loadd(6, b, 128);
         _tile_loadd(4, a, 64);
         _tile_dpbf16ps(0, 4, 6);
         _tile_loadd(7, b + 64, 128);
         _tile_dpbf16ps(1, 4, 7);
+        ahead = prefetch(ahead, 4 * d.ahead_lines);
     }
     _tile_stored(0, d.out, 128);
     _tile_stored(1, d.out + 16, 128);
@@ -51,8 +56,12 @@ __attribute__((noinline)) void dot_one_group(int rows, const Dot& d) {
 
 // 17 to 32 rows.
 __attribute__((noinline)) void dot_two_groups(int rows, const Dot& d) {
-    const char *a0 = d.a, *a1 = d.a + d.a_group, *b = d.b;
+    const char *a0 = d.a, *a1 = d.a + d.a_group, *b = d.b, *ahead = d.ahead;
     const int64_t a1_step = (rows - kGroup) * 64;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
     for (int64_t step = d.k / 32; step > 0; --step, a0 += kGroup * 64, a1 += a1_step, b += 2048) {
         _tile_loadd(6, b, 128);
         _tile_loadd(4, a0, 64);
@@ -62,6 +71,7 @@ __attribute__((noinline)) void dot_two_groups(int rows, const Dot& d) {
         _tile_loadd(7, b + 64, 128);
         _tile_dpbf16ps(1, 4, 7);
         _tile_dpbf16ps(3, 5, 7);
+        ahead = prefetch(ahead, 4 * d.ahead_lines);
     }
     _tile_stored(0, d.out, 128);
     _tile_stored(1, d.out + 16, 128);
@@ -80,15 +90,21 @@ struct Kernel : Bf16Rows {
         return tile + group * kGroup * k * 2 + (c / 32 * in_group + r % kGroup) * 64 + c % 32 * 2;
     }
 
-    static void dot(int rows, const Dot& d) {
-        const TileConfig config(rows);
+    void dot(int rows, const Dot& d) {
         memory_barrier();
-        _tile_loadconfig(&config);  // clears the tiles
+        if (rows != configured_) {
+            const TileConfig config(rows);
+            _tile_loadconfig(&config);
+            configured_ = rows;
+        }
         rows > kGroup ? dot_two_groups(rows, d) : dot_one_group(rows, d);
         memory_barrier();
     }
     // Back to the initial state, so that the kernel need not save eight kilobytes at every switch of threads.
-    MOELAB_INLINE void finish() { _tile_release(); }
+    ~Kernel() { _tile_release(); }
+
+  private:
+    int configured_ = 0;
 };
 
 // Four result tiles, as the kernel has them.

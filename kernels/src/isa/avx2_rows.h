@@ -10,9 +10,7 @@ struct Fp32Rows256 {
     using V = VecAvx2;
     using Row = __m256;
 
-    MOELAB_INLINE Row widen(__m128i x) {
-        return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16));
-    }
+    MOELAB_INLINE Row widen(__m128i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(x), 16)); }
     MOELAB_INLINE Row round(V::F x) { return widen(V::to_bf16(x)); }
     MOELAB_INLINE Row load(const uint16_t* x, int n) {
         if (n == 8) return widen(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));

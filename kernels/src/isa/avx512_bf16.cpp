@@ -15,14 +15,15 @@ MOELAB_INLINE __m512 dpbf16(__m512 acc, __m512i a, __m512i b) {
 // R x 32 outputs in 2R registers; one step is a pair of k: two loads of B, R broadcasts, 2R multiplies.
 template <int R>
 void dot_rows(const Dot& d) {
-    constexpr int unroll = 4, groups = (R + 3) / 4;
+    constexpr int unroll = 4;
     __m512 acc[R][2];
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm512_setzero_ps();
     const char* b = d.b;
-    const char* a[groups];
-    for (int i = 0; i < groups; ++i) a[i] = d.a + i * d.a_group;
-    for (int64_t step = d.k / (2 * unroll); step > 0; --step) {
+    const char* const a[3] = {d.a, d.a + d.a_group, d.a + 2 * d.a_group};
+    const char* ahead = d.ahead;
+    for (int64_t at = 0; at < d.k * 8; at += unroll * 16) {
+        ahead = prefetch(ahead, d.ahead_lines);
 #pragma GCC unroll 4
         for (int u = 0; u < unroll; ++u) {
             const __m512i gate = _mm512_load_si512(b + u * 128);
@@ -30,14 +31,13 @@ void dot_rows(const Dot& d) {
 #pragma GCC unroll 12
             for (int r = 0; r < R; ++r) {
                 int32_t pair;
-                __builtin_memcpy(&pair, a[r / 4] + u * 16 + r % 4 * 4, sizeof pair);
+                __builtin_memcpy(&pair, a[r / 4] + at + u * 16 + r % 4 * 4, sizeof pair);
                 const __m512i x = _mm512_set1_epi32(pair);
                 acc[r][0] = dpbf16(acc[r][0], x, gate);
                 acc[r][1] = dpbf16(acc[r][1], x, up);
             }
         }
         b += unroll * 128;
-        for (auto& p : a) p += unroll * 16;
     }
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
@@ -50,10 +50,10 @@ struct Kernel : Bf16Rows, InterleavedRows<4, 2> {
     static constexpr Geometry geometry = {/*nr*/ 32, /*kr*/ 2,      /*ra*/ 4,      /*k_align*/ 16,
                                           /*mr*/ 12, /*a_bytes*/ 2, /*w_bytes*/ 2, /*gate_group*/ 16};
 
-    static void dot(int rows, const Dot& d) {
-        static constexpr void (*kByRows[])(const Dot&) = {
-            dot_rows<1>, dot_rows<2>, dot_rows<3>, dot_rows<4>,  dot_rows<5>,  dot_rows<6>,
-            dot_rows<7>, dot_rows<8>, dot_rows<9>, dot_rows<10>, dot_rows<11>, dot_rows<12>};
+    void dot(int rows, const Dot& d) const {
+        static constexpr void (*kByRows[])(const Dot&) = {dot_rows<1>, dot_rows<2>,  dot_rows<3>,  dot_rows<4>,
+                                                          dot_rows<5>, dot_rows<6>,  dot_rows<7>,  dot_rows<8>,
+                                                          dot_rows<9>, dot_rows<10>, dot_rows<11>, dot_rows<12>};
         kByRows[rows - 1](d);
     }
 };

@@ -5,8 +5,8 @@
 //   using Row                     V::width consecutive elements of a row of A, as A stores them
 //   static constexpr Geometry geometry
 //   static constexpr int split    rows are cut into tiles at multiples of this; divides mr, multiple of ra
-//   void dot(int rows, const Dot&)          1 <= rows <= mr; chains over ascending k
-//   void finish()                           after the last dot
+//   K()                           one for the tiles of a job; the destructor undoes what it has set up
+//   void dot(int rows, const Dot&)          1 <= rows <= mr; chains over ascending k; not static
 //   Row round(V::F)                         to BF16, then as A stores it
 //   Row load(const uint16_t*, int n)        n <= V::width BF16 values of x, zeros after them
 //   Row scale(Row, float)                   bf16(x * scale)
@@ -24,20 +24,19 @@ namespace moelab {
 namespace {
 
 struct Dot {
-    const char* a;       // first row of the tile
-    int64_t a_group;     // bytes from one group of `split` rows to the next
-    const char* b;       // panel
-    int64_t k;           // multiple of k_align
-    float* out;          // [rows][nr]
-    const char* ahead;   // lines to prefetch while computing: `ahead_lines` per 4 steps of kr
-    int64_t ahead_lines;
+    const char* a;        // first row of the tile
+    int64_t a_group;      // bytes from one group of `split` rows to the next
+    const char* b;        // panel
+    int64_t k;            // multiple of k_align
+    float* out;           // [rows][nr]
+    const char* ahead;    // weights that are needed soon, and
+    int64_t ahead_lines;  // how many of their cache lines to prefetch per 512 bytes of the panel
 };
 
 // The layout of kernels that broadcast A: [row / ra][k / kr][ra][kr].
 template <int ra, int a_bytes>
 struct InterleavedRows {
     static constexpr int split = ra;
-    MOELAB_INLINE void finish() {}
     MOELAB_INLINE char* place(char* tile, int, int r, int64_t k, int64_t c) {
         return tile + (r * k + c * ra) * a_bytes;
     }
@@ -59,6 +58,32 @@ MOELAB_INLINE void for_tiles(int64_t row, int64_t n, const Function& f) {
     }
 }
 
+// What to prefetch while a panel is multiplied, so that memory is being read all the time: with one tile the same
+// panel a little further on, with several the next panel, spread over all of them.
+class Ahead {
+  public:
+    Ahead(const char* panel, int64_t panel_bytes, const char* last, int64_t tiles, int64_t distance)
+        : at_(panel + (tiles == 1 ? distance : panel_bytes)),
+          end_(tiles == 1 ? at_ + panel_bytes : last),
+          lines_(tiles == 1 && distance == 0 ? 0 : (8 + tiles - 1) / tiles),
+          step_(lines_ * (panel_bytes / 512) * 64) {}
+    const char* at() const { return at_; }
+    int64_t lines() const { return at_ < end_ ? lines_ : 0; }
+    void next_tile() { at_ += step_; }
+
+  private:
+    const char *at_, *end_;
+    int64_t lines_, step_;
+};
+
+MOELAB_INLINE const char* prefetch(const char* at, int64_t lines) {
+#ifdef __clang__
+#pragma clang loop unroll(disable)
+#endif
+    for (int64_t i = 0; i < lines; ++i) __builtin_prefetch(at + i * 64, 0, 2);
+    return at + lines * 64;
+}
+
 // Calls epilogue(row, rows, panel, acc) for every tile of [row0, row1) x [panel0, panel1). Blocks of rows small
 // enough that their A stays in half of L2 while the panels go by; a panel stays there for all tiles of a block.
 template <class K, class Function>
@@ -66,22 +91,25 @@ MOELAB_INLINE void multiply(const void* a, const void* b, int64_t row0, int64_t 
                             int64_t k, const CoreTuning* core, const Function& epilogue) {
     constexpr Geometry g = K::geometry;
     alignas(64) float acc[g.mr * g.nr];
+    K kernel;
     const int64_t row_bytes = k * g.a_bytes;
     const int64_t panel_bytes = k * g.nr * g.w_bytes;
+    const char* const last = static_cast<const char*>(b) + panel1 * panel_bytes;
     int64_t block = core->l2_bytes / 2 / row_bytes / g.mr * g.mr;
     if (block < 4 * g.mr) block = 4 * g.mr;
     for (int64_t begin = row0; begin < row1; begin += block) {
         const int64_t n = row1 - begin < block ? row1 - begin : block;
         for (int64_t panel = panel0; panel < panel1; ++panel) {
             const char* const weights = static_cast<const char*>(b) + panel * panel_bytes;
+            Ahead ahead(weights, panel_bytes, last, (n + g.mr - 1) / g.mr, core->stream_ahead);
             for_tiles<K>(begin, n, [&](int64_t row, int rows) __attribute__((always_inline)) {
                 const char* const first = static_cast<const char*>(a) + row * row_bytes;
-                K::dot(rows, Dot{first, K::split * row_bytes, weights, k, acc, nullptr, 0});
+                kernel.dot(rows, Dot{first, K::split * row_bytes, weights, k, acc, ahead.at(), ahead.lines()});
+                ahead.next_tile();
                 epilogue(row, rows, panel, acc);
             });
         }
     }
-    K::finish();
 }
 
 // V::width lanes, or the first n and zeros.

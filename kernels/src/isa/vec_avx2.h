@@ -33,9 +33,7 @@ struct VecAvx2 {
     MOELAB_INLINE F load(const float* p) { return _mm256_loadu_ps(p); }
     MOELAB_INLINE F load_n(const float* p, int n) { return _mm256_maskload_ps(p, lanes(n)); }
     MOELAB_INLINE void store(float* p, F x) { _mm256_storeu_ps(p, x); }
-    MOELAB_INLINE void store_bf16(uint16_t* p, F x) {
-        _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_bf16(x));
-    }
+    MOELAB_INLINE void store_bf16(uint16_t* p, F x) { _mm_storeu_si128(reinterpret_cast<__m128i*>(p), to_bf16(x)); }
     MOELAB_INLINE void store_bf16_n(uint16_t* p, F x, int n) {
         alignas(16) uint16_t all[8];
         _mm_store_si128(reinterpret_cast<__m128i*>(all), to_bf16(x));

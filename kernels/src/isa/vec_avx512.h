@@ -40,9 +40,7 @@ struct VecAvx512 {
     MOELAB_INLINE F load(const float* p) { return _mm512_loadu_ps(p); }
     MOELAB_INLINE F load_n(const float* p, int n) { return _mm512_maskz_loadu_ps(lanes(n), p); }
     MOELAB_INLINE void store(float* p, F x) { _mm512_storeu_ps(p, x); }
-    MOELAB_INLINE void store_bf16(uint16_t* p, F x) {
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(x));
-    }
+    MOELAB_INLINE void store_bf16(uint16_t* p, F x) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(x)); }
     MOELAB_INLINE void store_bf16_n(uint16_t* p, F x, int n) { _mm256_mask_storeu_epi16(p, lanes(n), to_bf16(x)); }
 
     MOELAB_INLINE F add(F a, F b) { return _mm512_add_ps(a, b); }
