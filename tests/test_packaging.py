@@ -238,3 +238,28 @@ def test_bootstrap_explains_itself() -> None:
 def test_readme_begins_with_the_two_commands() -> None:
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert [block.strip() for block in blocks[:2]] == ["./ci/lab bench", "./ci/lab tests"]
+
+
+# ---- CI entry ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("lint", "tests"), [(0, 0), (5, 0), (0, 3)])
+def test_ci_fails_where_a_part_fails_and_ends_with_pytests_line(tmp_path: Path, lint: int, tests: int) -> None:
+    closing = "===== 3 passed, 1 skipped in 2.00s ====="
+    scripts = {
+        "ci/lab": f"#!/bin/sh\n[ $1 = lint ] && exit {lint}\necho '{closing}'\necho 'and more'\nexit {tests}\n",
+        ".ci/run": (ROOT / ".ci" / "run").read_text(),
+        # Everything is installed here: the test installs nothing.
+        **{f"bin/{name}": "#!/bin/sh\n" for name in ("c++", "git", "chromium", "npm")},
+    }
+    for name, text in scripts.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"}
+    command = ["bash", str(tmp_path / ".ci" / "run")]
+    outcome = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=60)
+    assert outcome.returncode == (lint or tests)
+    if not lint:
+        assert outcome.stdout.splitlines()[-1] == closing
