@@ -73,7 +73,11 @@ class Build:
     def __init__(self, folder: Path, arch: str, jobs: int) -> None:
         self.folder = folder / arch
         self.runner: list[str] = []
-        command = ["cmake", "-S", str(ROOT / "kernels"), "-B", str(self.folder), "-DMOELAB_TESTS=ON"]
+        # A copy, so that work on the sources meanwhile does not mix two states of them.
+        copied = folder / "kernels"
+        shutil.copytree(ROOT / "kernels", copied, dirs_exist_ok=True)
+        self.sources = copied / "src"
+        command = ["cmake", "-S", str(copied), "-B", str(self.folder), "-DMOELAB_TESTS=ON"]
         if shutil.which("ninja"):
             command += ["-G", "Ninja"]
         if arch == "aarch64" and platform.machine() != "aarch64":
@@ -91,16 +95,16 @@ class Build:
         tests = self.folder / "tests" / "CMakeFiles" / "moelab_tests.dir"
         self.kernel_objects = {path.relative_to(objects): path for path in objects.rglob("*.o")}
         self.test_objects = list(tests.glob("*.o"))
-        self.compiler = self.compile[SOURCES / "route.cpp"][0]
+        self.compiler = self.compile[self.sources / "route.cpp"][0]
         self.static = ["-static"] if self.runner else []
 
     def mutate(self, mutant: Mutant, scratch: Path) -> Path:
         """The test program with the mutant in it."""
         sources = scratch / "src"
-        shutil.copytree(SOURCES, sources)
+        shutil.copytree(self.sources, sources)
         changed = sources / mutant.file
         changed.write_text(changed.read_text(encoding="utf-8").replace(mutant.old, mutant.new), encoding="utf-8")
-        command = [word.replace(str(SOURCES), str(sources)) for word in self.compile[SOURCES / mutant.unit]]
+        command = [word.replace(str(self.sources), str(sources)) for word in self.compile[self.sources / mutant.unit]]
         replaced = scratch / "mutant.o"
         command[command.index("-o") + 1] = str(replaced)
         subprocess.run([*command, "-w", "-O2"], check=True, cwd=self.folder)
