@@ -7,6 +7,8 @@ import os
 import statistics
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +137,47 @@ def test_a_wrong_result_fails_the_run_and_is_no_measurement(tmp_path: Path) -> N
     assert "SkipsExperts" not in labels
     assert "Honest" in labels
     assert {(m["backend"], m["kind"]) for m in written["moelab"]["missing"]} == {("SkipsExperts", "failed")}
+
+
+def test_a_terminated_run_leaves_no_process_and_no_weights(tmp_path: Path) -> None:
+    names = f"{BACKENDS}:Honest"
+    command = [sys.executable, "-m", "moelab", "bench", "--workload", "tiny", "--threads", "1", "--backend", names]
+    path = os.pathsep.join([str(ROOT / "harness"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    log = tmp_path / "log"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            [*command, "--budget", "600", "--out", str(tmp_path), "--no-report"],
+            stderr=output, stdout=output, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path)},
+        )  # fmt: skip
+        try:
+            _wait_for(lambda: "against the oracle" in log.read_text() or process.poll() is not None, 120)
+            started = _descendants(process.pid)
+            folders = {p for pid in started for p in _weights_mapped_by(pid)}
+            process.terminate()
+            process.wait(60)
+        finally:
+            process.kill()
+    assert len(started) >= 2, log.read_text()
+    assert folders, "no worker had mapped the weights"
+    _wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in started), 20)
+    assert not [folder for folder in folders if folder.exists()]
+
+
+def _wait_for(condition: Callable[[], bool], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"did not happen within {seconds} s"
+        time.sleep(0.05)
+
+
+def _descendants(pid: int) -> list[int]:
+    children = [int(c) for c in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return children + [inner for child in children for inner in _descendants(child)]
+
+
+def _weights_mapped_by(pid: int) -> set[Path]:
+    lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+    return {Path(line.split()[-1]).parent for line in lines if line.endswith(".weights")}
 
 
 def test_being_slow_never_fails_a_run(document: dict[str, Any], run: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -86,7 +87,12 @@ def _run_suite(arguments: list[str], result: Path) -> int:
         *("--benchmark-quiet", "--benchmark-json", str(result), *forwarded, str(suite)),
     ]
     # The oracle works on several experts at once: threads inside each product would only get in each other's way.
-    return subprocess.run(command, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}, check=False).returncode
+    with subprocess.Popen(command, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}) as suite_process:
+        before = signal.signal(signal.SIGTERM, lambda *_: suite_process.terminate())
+        try:
+            return suite_process.wait()
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
 
 def fetch_peers(plan: Plan) -> None:

@@ -6,6 +6,7 @@ first of its tests runs; each test then hands the samples of one backend in one 
 
 from __future__ import annotations
 
+import signal
 import time
 import uuid
 from datetime import UTC, datetime
@@ -105,6 +106,8 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(str(error)) from None
     if unmet:
         raise pytest.UsageError("not the machine that was expected: " + "; ".join(unmet))
+    # Ends as by Ctrl-C: workers are ended and the weights, gigabytes of shared memory, removed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     config.stash[BENCH] = Bench(plan, options.arguments_of(value_of), facts)
 
 

@@ -19,9 +19,11 @@ from typing import IO, Any, Self
 Json = dict[str, Any]
 
 
-# Bound to its CPUs before any library is loaded, since libraries start threads.
+# Bound to its CPUs before any library is loaded, since libraries start threads. Killed with its parent (prctl 1 is
+# PR_SET_PDEATHSIG): a stopped worker would not notice that the pipe was closed.
 _START = """
-import os, runpy, sys
+import ctypes, os, runpy, signal, sys
+ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))
 os.sched_setaffinity(0, map(int, sys.argv.pop(1).split(",")))
 runpy.run_module("moelab.worker", run_name="__main__")
 """
