@@ -106,22 +106,21 @@ uint64_t read_all(const void* data, int64_t bytes) {
 }
 
 // 24 independent chains of the instruction MOELAB_PEAK_OP, 96 of them per iteration, on zeros.
-#define MOELAB_CHAIN(i) MOELAB_PEAK_OP(i)
-#define MOELAB_CHAINS24                                                                                           \
-    MOELAB_CHAIN(8)                                                                                               \
-    MOELAB_CHAIN(9) MOELAB_CHAIN(10) MOELAB_CHAIN(11) MOELAB_CHAIN(12) MOELAB_CHAIN(13) MOELAB_CHAIN(14)          \
-        MOELAB_CHAIN(15) MOELAB_CHAIN(16) MOELAB_CHAIN(17) MOELAB_CHAIN(18) MOELAB_CHAIN(19) MOELAB_CHAIN(20)     \
-            MOELAB_CHAIN(21) MOELAB_CHAIN(22) MOELAB_CHAIN(23) MOELAB_CHAIN(24) MOELAB_CHAIN(25) MOELAB_CHAIN(26) \
-                MOELAB_CHAIN(27) MOELAB_CHAIN(28) MOELAB_CHAIN(29) MOELAB_CHAIN(30) MOELAB_CHAIN(31)
-#define MOELAB_PEAK_LOOP                                                                                              \
-    asm volatile(                                                                                                     \
-        "movi v0.2d, #0\n\tmovi v1.2d, #0\n\t1:\n\t" MOELAB_CHAINS24 MOELAB_CHAINS24 MOELAB_CHAINS24 MOELAB_CHAINS24  \
-        "subs %0, %0, #1\n\t"                                                                                         \
-        "b.ne 1b\n\t"                                                                                                 \
-        : "+r"(left)                                                                                                  \
-        :                                                                                                             \
-        : "v0", "v1", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20", "v21", \
-          "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31", "cc")
+// clang-format off
+#define MOELAB_CHAIN4(a, b, c, d) MOELAB_PEAK_OP(a) MOELAB_PEAK_OP(b) MOELAB_PEAK_OP(c) MOELAB_PEAK_OP(d)
+#define MOELAB_CHAINS24                                                                                    \
+    MOELAB_CHAIN4(8, 9, 10, 11) MOELAB_CHAIN4(12, 13, 14, 15) MOELAB_CHAIN4(16, 17, 18, 19)                \
+    MOELAB_CHAIN4(20, 21, 22, 23) MOELAB_CHAIN4(24, 25, 26, 27) MOELAB_CHAIN4(28, 29, 30, 31)
+#define MOELAB_PEAK_LOOP                                                                                   \
+    asm volatile("movi v0.2d, #0\n\tmovi v1.2d, #0\n\t1:\n\t"                                             \
+                 MOELAB_CHAINS24 MOELAB_CHAINS24 MOELAB_CHAINS24 MOELAB_CHAINS24                           \
+                 "subs %0, %0, #1\n\tb.ne 1b\n\t"                                                         \
+                 : "+r"(left)                                                                              \
+                 :                                                                                         \
+                 : "v0", "v1", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17", "v18",  \
+                   "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30",     \
+                   "v31", "cc")
+// clang-format on
 
 double peak_fma(int64_t iterations) {
     int64_t left = iterations;

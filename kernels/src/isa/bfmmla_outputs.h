@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "isa/bfmmla_blocks.h"
 #include "isa/isa.h"
 #include "isa/vec_neon.h"
 
@@ -13,6 +14,7 @@ namespace moelab {
 namespace {
 
 constexpr int kPanel = 8;              // columns of a weight panel
+constexpr int kStagedPanels = 12;      // whole tiles of two and three panels; see HiddenOutput
 constexpr int kChannels = 4;           // channels of a GEMM1 panel
 constexpr int kPanelStep = 8 * 4 * 2;  // bytes of a panel per four steps of k
 
@@ -28,90 +30,100 @@ MOELAB_INLINE TwoRows two_rows(float32x4_t left, float32x4_t right) {
     return {vreinterpretq_f32_f64(vzip1q_f64(l, r)), vreinterpretq_f32_f64(vzip2q_f64(l, r))};
 }
 
-MOELAB_INLINE float32x4_t two_twice(const float* p) {
-    return vreinterpretq_f32_f64(vld1q_dup_f64(reinterpret_cast<const double*>(p)));
-}
-
 // GEMM1. Operands of a panel: gates 0-1, ups 0-1, gates 2-3, ups 2-3.
-template <class GateFunction>
+//
+// The accumulators of a few panels are staged in L1 (at most 4.5 KiB) as rows of four gates and four ups, and activated
+// together: the constants of the activation, a dozen registers, are then set up once and not after every tile.
 class HiddenOutput {
   public:
-    HiddenOutput(const Gemm1& g, const GateFunction& gate) : gate_(gate), bias_(g.bias), channels_(g.channels) {
-        h_ = static_cast<char*>(g.h);
-        row_bytes_ = 2 * g.h_k;
-    }
+    explicit HiddenOutput(const Gemm1& g) : g_(g) {}
 
-    void set_block(int64_t row) { block_ = h_ + row * row_bytes_; }
+    void set_block(int64_t row) { block_ = static_cast<uint16_t*>(g_.h) + row * g_.h_k; }
 
-    // c: four operands x Pairs.
+    // c: four operands x Pairs. Panels come in ascending order.
     template <int Pairs, bool Swapped = false>
-    inline __attribute__((always_inline)) void panel(const float32x4_t* c, int64_t panel) const {
-        float32x4_t bias_gate = vdupq_n_f32(0.0f), bias_up = bias_gate;
-        if (bias_) {
-            const float32x4_t left = vld1q_f32(bias_ + panel * kPanel), right = vld1q_f32(bias_ + panel * kPanel + 4);
-            const TwoRows both = two_rows<false>(left, right);
-            bias_gate = both.row0;
-            bias_up = both.row1;
-        }
-        uint16x8_t out[Pairs];
+    inline __attribute__((always_inline)) void panel(const float32x4_t* c, int64_t panel) {
+        float* to = staged_ + (panel - first_) * Pairs * 16;
 #pragma GCC unroll 6
-        for (int p = 0; p < Pairs; p++) {
+        for (int p = 0; p < Pairs; p++, to += 16) {
             const TwoRows gate = two_rows<Swapped>(c[p], c[2 * Pairs + p]);
             const TwoRows up = two_rows<Swapped>(c[Pairs + p], c[3 * Pairs + p]);
-            out[p] = to_bf16(gate_(vaddq_f32(gate.row0, bias_gate), vaddq_f32(up.row0, bias_up)),
-                             gate_(vaddq_f32(gate.row1, bias_gate), vaddq_f32(up.row1, bias_up)));
+            vst1q_f32(to, gate.row0);
+            vst1q_f32(to + 4, up.row0);
+            vst1q_f32(to + 8, gate.row1);
+            vst1q_f32(to + 12, up.row1);
         }
-        uint16_t* to = reinterpret_cast<uint16_t*>(block_ + panel * Pairs * 16);
-        const int64_t valid = channels_ - panel * kChannels;
-        if (__builtin_expect(valid < kChannels, 0)) {
-            const uint16x8_t mask = valid_channels(valid);
-            for (int p = 0; p < Pairs; p++) out[p] = vandq_u16(out[p], mask);
-        }
-#pragma GCC unroll 6
-        for (int p = 0; p < Pairs; p++) vst1q_u16(to + 8 * p, out[p]);
     }
 
-    // c: two operands x Pairs, the first or second half of a panel: two channels.
+    // Between begin and end: at most kStagedPanels panels.
+    void begin(int64_t panel) { first_ = panel; }
     template <int Pairs>
-    inline __attribute__((always_inline)) void half(const float32x4_t* c, int64_t panel, int which) const {
-        float32x4_t bias_gate = vdupq_n_f32(0.0f), bias_up = bias_gate;
-        if (bias_) {
-            bias_gate = two_twice(bias_ + panel * kPanel + 4 * which);
-            bias_up = two_twice(bias_ + panel * kPanel + 4 * which + 2);
-        }
-        const int64_t valid = channels_ - panel * kChannels - 2 * which;
-        uint32_t* to = reinterpret_cast<uint32_t*>(block_ + panel * Pairs * 16) + which;
-        // Two pairs of rows at a time: eight channels fill the conversion.
-        static_assert(Pairs % 2 == 0, "half panels belong to 8 x 12");
-#pragma GCC unroll 3
-        for (int p = 0; p < Pairs; p += 2) {
-            uint16x8_t out = to_bf16(gate_(vaddq_f32(c[p], bias_gate), vaddq_f32(c[Pairs + p], bias_up)),
-                                     gate_(vaddq_f32(c[p + 1], bias_gate), vaddq_f32(c[Pairs + p + 1], bias_up)));
-            if (__builtin_expect(valid < 2, 0)) {
-                const uint32x4_t first = vdupq_n_u32(valid > 0 ? 0xffffu : 0u);
-                out = vandq_u16(out, vreinterpretq_u16_u32(first));
-            }
-            const uint32x4_t two = vreinterpretq_u32_u16(out);
-            vst1q_lane_u32(to + 4 * p, two, 0);
-            vst1q_lane_u32(to + 4 * p + 2, two, 1);
-            vst1q_lane_u32(to + 4 * p + 4, two, 2);
-            vst1q_lane_u32(to + 4 * p + 6, two, 3);
+    void end(int64_t panel1) {
+        switch (g_.act.kind) {
+            case MOELAB_SILU: return activate<MOELAB_SILU>(Pairs, panel1);
+            case MOELAB_GELU: return activate<MOELAB_GELU>(Pairs, panel1);
+            case MOELAB_GELU_TANH: return activate<MOELAB_GELU_TANH>(Pairs, panel1);
+            default: return activate<MOELAB_SWIGLUOAI>(Pairs, panel1);
         }
     }
 
   private:
+    template <int Kind>
+    __attribute__((noinline)) void activate(int pairs, int64_t panel1) const {
+        const Gate<VecNeon, Kind> gate(g_.act);
+        uint32x4_t far = vdupq_n_u32(0);
+        for_each_pair(pairs, panel1, [&](TwoRows g, TwoRows u) __attribute__((always_inline)) {
+            uint32x4_t far0, far1;
+            const float32x4_t row0 = gate.near(g.row0, u.row0, &far0), row1 = gate.near(g.row1, u.row1, &far1);
+            far = vorrq_u32(far, vorrq_u32(far0, far1));
+            return to_bf16(row0, row1);
+        });
+        if (__builtin_expect(VecNeon::any(far), 0)) activate_far<Kind>(pairs, panel1);
+    }
+
+    // Some gate was so far out that the common path does not hold: all of them again, the long way.
+    template <int Kind>
+    __attribute__((noinline, cold)) void activate_far(int pairs, int64_t panel1) const {
+        const Gate<VecNeon, Kind> gate(g_.act);
+        for_each_pair(pairs, panel1, [&](TwoRows g, TwoRows u) __attribute__((always_inline)) {
+            return to_bf16(gate(g.row0, u.row0), gate(g.row1, u.row1));
+        });
+    }
+
+    template <class Function>
+    inline __attribute__((always_inline)) void for_each_pair(int pairs, int64_t panel1, const Function& f) const {
+        const float* from = staged_;
+        uint16_t* to = block_ + first_ * pairs * 8;
+        for (int64_t panel = first_; panel < panel1; panel++) {
+            TwoRows bias = {vdupq_n_f32(0.0f), vdupq_n_f32(0.0f)};  // of the gates, of the ups
+            if (g_.bias) {
+                bias = two_rows<false>(vld1q_f32(g_.bias + panel * kPanel), vld1q_f32(g_.bias + panel * kPanel + 4));
+            }
+            uint16_t* const start = to;
+            for (int p = 0; p < pairs; p++, from += 16, to += 8) {
+                const TwoRows gate = {vaddq_f32(vld1q_f32(from), bias.row0), vaddq_f32(vld1q_f32(from + 8), bias.row0)};
+                const TwoRows up = {vaddq_f32(vld1q_f32(from + 4), bias.row1),
+                                    vaddq_f32(vld1q_f32(from + 12), bias.row1)};
+                vst1q_u16(to, f(gate, up));
+            }
+            const int64_t valid = g_.channels - panel * kChannels;
+            if (__builtin_expect(valid < kChannels, 0)) {
+                const uint16x8_t mask = valid_channels(valid);
+                for (uint16_t* at = start; at < to; at += 8) vst1q_u16(at, vandq_u16(vld1q_u16(at), mask));
+            }
+        }
+    }
+
     static uint16x8_t valid_channels(int64_t valid) {
         uint16_t lanes[8] = {};
         for (int i = 0; i < valid; i++) lanes[i] = lanes[i + 4] = 0xffff;
         return vld1q_u16(lanes);
     }
 
-    GateFunction gate_;
-    const float* bias_;
-    int64_t channels_;
-    char* h_;
-    int64_t row_bytes_;
-    char* block_ = nullptr;
+    const Gemm1& g_;
+    uint16_t* block_ = nullptr;
+    int64_t first_ = 0;
+    alignas(64) float staged_[kStagedPanels * kMaxPairs * 16];
 };
 
 // GEMM2.
@@ -140,17 +152,9 @@ class RowsOutput {
         }
     }
 
+    void begin(int64_t) {}
     template <int Pairs>
-    inline __attribute__((always_inline)) void half(const float32x4_t* c, int64_t panel, int which) const {
-        const float32x4_t bias = bias_ ? vld1q_f32(bias_ + panel * kPanel + 4 * which) : vdupq_n_f32(0.0f);
-        float* to = block_ + panel * kPanel + 4 * which;
-#pragma GCC unroll 6
-        for (int p = 0; p < Pairs; p++, to += 2 * stride_) {
-            const TwoRows rows = two_rows<false>(c[p], c[Pairs + p]);
-            vst1q_f32(to, vaddq_f32(rows.row0, bias));
-            vst1q_f32(to + stride_, vaddq_f32(rows.row1, bias));
-        }
-    }
+    void end(int64_t) {}
 
   private:
     const float* bias_;

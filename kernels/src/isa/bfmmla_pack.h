@@ -1,8 +1,9 @@
-// Gathering rows into packed A of the BFMMLA kernels: blocks of `block_rows` rows (the last block: what is left,
-// rounded up to two), each [k / 4][pair of rows][2][4].
+// Gathering rows into packed A of the BFMMLA kernels: blocks of rows (bfmmla_blocks.h), each
+// [k / 4][pair of rows][2][4].
 #pragma once
 
 #include "isa/arm_rows.h"
+#include "isa/bfmmla_blocks.h"
 
 namespace moelab {
 namespace {
@@ -24,16 +25,18 @@ MOELAB_INLINE int64_t pack_plain_pair(const uint16_t* row0, const uint16_t* row1
     return i;
 }
 
-void pack_pairs(const PackRows& p, int64_t block_rows) {
-    for (int64_t row = 0; row < p.rows; row += 2) {
-        const int64_t block = row - row % block_rows;
-        const int64_t pairs = (min_of(block_rows, p.rows - block) + 1) / 2;
+void pack_rows(const PackRows& job) {
+    int64_t pairs = 0;
+    for (int64_t block = 0; block < job.rows; block += 2 * pairs) {
+        pairs = block_pairs(block, job.rows);
         const int64_t step = 8 * pairs;
-        uint16_t* to = static_cast<uint16_t*>(p.a) + block * p.k_padded + 8 * ((row - block) / 2);
-        const SourceRow first(p, row), second(p, row + 1);
-        int64_t k = 0;
-        if (first.plain() && second.plain()) k = pack_plain_pair(first.data(), second.data(), p.k, to, step);
-        for (; k < p.k_padded; k += 8) interleave(first.at(k), second.at(k), to + k / 4 * step, step);
+        for (int64_t pair = 0; pair < pairs; pair++) {
+            uint16_t* to = static_cast<uint16_t*>(job.a) + block * job.k_padded + 8 * pair;
+            const SourceRow first(job, block + 2 * pair), second(job, block + 2 * pair + 1);
+            int64_t k = 0;
+            if (first.plain() && second.plain()) k = pack_plain_pair(first.data(), second.data(), job.k, to, step);
+            for (; k < job.k_padded; k += 8) interleave(first.at(k), second.at(k), to + k / 4 * step, step);
+        }
     }
 }
 
