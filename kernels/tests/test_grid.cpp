@@ -1,9 +1,21 @@
 // The grid of shapes, activations and biases that any fused-MoE test of this field starts with.
 #include <algorithm>
+#include <deque>
 
 #include "layer_case.h"
 
 namespace {
+
+// Drawing two hundred million weights takes longer than computing with them: kept from one ISA to the next.
+const Problem& problem_of(const Shape& shape) {
+    static std::deque<std::pair<std::string, Problem>> kept;
+    const std::string key = describe(shape);
+    for (const auto& [name, problem] : kept)
+        if (name == key) return problem;
+    if (kept.size() == 4) kept.pop_back();  // the four sizes of one test
+    kept.emplace_front(key, make_problem(shape));
+    return kept.front().second;
+}
 
 void grid(int isa, int activation, bool bias) {
     const bool scalar = std::string(moelab_isa_name(isa)) == "scalar";
@@ -18,7 +30,7 @@ void grid(int isa, int activation, bool bias) {
             if (large && scalar && !testing::slow() && (activation != MOELAB_SWIGLUOAI || !bias)) continue;
             const bool few = testing::quick() && wide;
             Shape shape = {few ? 2 : 8, hidden, intermediate, few ? 9 : 256, 2, activation, bias};
-            const Problem all = make_problem(shape);
+            const Problem& all = problem_of(shape);
             const Packed packed = pack(all, isa);
             Bits whole;
             for (const int64_t tokens : {256, 64, 9, 1}) {

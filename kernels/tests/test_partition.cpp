@@ -169,9 +169,9 @@ TEST(partition, multiplications_are_even_where_they_bind) {
 }
 
 TEST(partition, no_overflow_on_the_largest_layers) {
-    // 2^20 tokens, top-8, 512 experts of 16384 x 65536, 1024 threads.
-    std::vector<int64_t> rows(512, int64_t{1} << 14);
-    rows[3] = int64_t{1} << 22;
+    // 2^27 tokens, top-8, 512 experts of 16384 x 65536, 1024 threads: total cost times threads is beyond 2^63.
+    std::vector<int64_t> rows(512, int64_t{1} << 21);
+    rows[3] = int64_t{1} << 24;
     const moelab::Partition partition(rows.data(), 512, 65536 / 4, 1);
     double total = 0;
     for (int t = 0; t < 1024; t++) {
