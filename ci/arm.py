@@ -145,7 +145,8 @@ def emulated_jobs(machine: Machine, chosen: Sequence[str] | None) -> list[Job]:
     for cpu in CPUS:
         if chosen and cpu.name not in chosen:
             continue
-        environment = {"QEMU_CPU": cpu.name, "OMP_NUM_THREADS": "2"}
+        # The prefix also as a variable: where the system starts Arm programs by itself, tests start themselves again.
+        environment = {"QEMU_CPU": cpu.name, "QEMU_LD_PREFIX": str(machine.libraries), "OMP_NUM_THREADS": "2"}
         for arguments in cpu.cpp:
             command = machine.command(machine.build / "tests" / "moelab_tests", "--quick", *arguments)
             jobs.append(Job(f"{cpu.name}: C++ {' '.join(arguments)}", command, environment))
