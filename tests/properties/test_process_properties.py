@@ -109,7 +109,10 @@ def test_too_little_memory_for_packing_is_a_memory_error() -> None:
 
 @pytest.mark.parametrize("threads", [1, 4])
 def test_ctrl_c_interrupts_between_calls(threads: int) -> None:
+    # A background job inherits SIGINT ignored, and Python then leaves it ignored: the child asks for its handler.
     code = PRELUDE + textwrap.dedent(f"""
+        import signal
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         packed = layer(3, 300, 200)
         print("ready", flush=True)
         try:
