@@ -1,0 +1,19 @@
+"""What every test file relies on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def grad_mode() -> Iterator[None]:
+    """A torch backend switches gradients off for its process; the next test gets them back."""
+    before = sys.modules.get("torch")
+    enabled = before.is_grad_enabled() if before else True
+    yield
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_grad_enabled(enabled)
