@@ -87,8 +87,10 @@ class Plan:
         return self.baseline if self.baseline in self.backends else self.backends[0]
 
 
-# The same run within three minutes on two cores: fewer processes and rounds, so more cells stay undecided.
+# A run within three minutes on two cores: three numbers of tokens, fewer processes and rounds, so more cells stay
+# undecided.
 QUICK: dict[str, Any] = {
+    "tokens": (1, 16, 256),
     "processes": 2,
     "budget": 140.0,
     "fewest_rounds": 2,
