@@ -13,14 +13,20 @@ MOELAB_INLINE void multiply_add(__m256& sum, __m256 a, __m256 b) {
     __asm__("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
 }
 
+alignas(32) constexpr uint32_t kUpperHalf[8] = {0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u,
+                                                0xffff0000u, 0xffff0000u, 0xffff0000u, 0xffff0000u};
+
 // Eight columns of a pair of k, widened: its even k, or its odd k.
 MOELAB_INLINE __m256 even_k(const char* pairs) {
-    const __m256i x = _mm256_load_si256(reinterpret_cast<const __m256i*>(pairs));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
-}
-MOELAB_INLINE __m256 odd_k(const char* pairs, __m256i upper_half) {
     __m256 x;
-    __asm__("vpand %1, %2, %0" : "=x"(x) : "m"(*reinterpret_cast<const __m256i*>(pairs)), "x"(upper_half));
+    __asm__("vmovdqa %1, %0\n\tvpslld $16, %0, %0" : "=x"(x) : "m"(*reinterpret_cast<const __m256i*>(pairs)));
+    return x;
+}
+MOELAB_INLINE __m256 odd_k(const char* pairs) {
+    __m256 x;  // the mask stays in memory: six rows leave no register for it
+    __asm__("vmovdqa %1, %0\n\tvpand %2, %0, %0"
+            : "=x"(x)
+            : "m"(*reinterpret_cast<const __m256i*>(pairs)), "m"(kUpperHalf));
     return x;
 }
 
@@ -33,15 +39,14 @@ void dot_rows(const Dot& d) {
     for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm256_setzero_ps();
     const char* b = d.b;
     const char* const a[3] = {d.a, d.a + d.a_group, d.a + 2 * d.a_group};
-    const __m256i upper_half = _mm256_set1_epi32(static_cast<int32_t>(0xffff0000u));
     const char* ahead = d.ahead;
     for (int64_t at = 0; at < d.k * 8; at += unroll * 16) {
         ahead = prefetch(ahead, d.ahead_lines);
 #pragma GCC unroll 16
         for (int u = 0; u < 2 * unroll; ++u) {
             const char *gate = b + u / 2 * 64, *up = gate + 32;
-            const __m256 g = u % 2 ? odd_k(gate, upper_half) : even_k(gate);
-            const __m256 h = u % 2 ? odd_k(up, upper_half) : even_k(up);
+            const __m256 g = u % 2 ? odd_k(gate) : even_k(gate);
+            const __m256 h = u % 2 ? odd_k(up) : even_k(up);
 #pragma GCC unroll 6
             for (int r = 0; r < R; ++r) {
                 float value;
