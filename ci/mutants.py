@@ -119,6 +119,8 @@ class Build:
             *others,
             "-fopenmp",
             "-pthread",
+            "-Wl,--wrap=moelab_alloc",
+            "-Wl,--wrap=moelab_free",
         ]
         subprocess.run([*link, "-o", str(program)], check=True, stderr=subprocess.DEVNULL)
         return program
