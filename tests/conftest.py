@@ -17,3 +17,13 @@ def grad_mode() -> Iterator[None]:
     torch = sys.modules.get("torch")
     if torch is not None:
         torch.set_grad_enabled(enabled)
+
+
+@pytest.fixture(scope="module")
+def fewer_resamples() -> Iterator[None]:
+    """For tests that do not hang on the last digits of an interval's ends."""
+    from moelab import statistics  # not every environment that runs tests has scipy
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(statistics, "RESAMPLES", 500)
+        yield

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import synthetic_result
-from moelab import comparison, provenance, statistics
+from moelab import comparison, provenance
 from moelab.cli import main
 
 WORKLOAD = ("qwen3-30b-a3b",)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _fewer_resamples() -> Iterator[None]:
-    """What is tested here does not hang on the last digits of an interval's ends."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statistics, "RESAMPLES", 500)
-        yield
+pytestmark = pytest.mark.usefixtures("fewer_resamples")
 
 
 @pytest.fixture(scope="module")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
 
+from ci_scripts import load
 from moelab import container
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -20,14 +19,7 @@ LOCK = ROOT / "dockerfiles" / "lock"
 
 def script(name: str) -> ModuleType:
     """A module of ci/."""
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "ci" / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return sys.modules[name]
+    return load(f"{name}.py", name)
 
 
 def locked(name: str) -> dict[str, list[str]]:

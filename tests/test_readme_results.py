@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import subprocess
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+import synthetic_result
 
 ROOT = Path(__file__).parents[1]
 SCRIPT = ROOT / "ci" / "readme_results.py"
@@ -26,13 +27,7 @@ def run(root: Path, *options: str) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def measured() -> dict[str, Any]:
     """A document that says it was measured, as if it were; it never leaves the test."""
-    spec = importlib.util.spec_from_file_location("synthetic_result", Path(__file__).with_name("synthetic_result.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    document = dict(json.loads(json.dumps(module.build(workloads=("qwen3-30b-a3b",)))))
+    document = dict(json.loads(json.dumps(synthetic_result.build(workloads=("qwen3-30b-a3b",)))))
     document["moelab"]["synthetic"] = False
     return document
 

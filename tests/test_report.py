@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import csv
-import importlib.util
 import itertools
 import json
 import random
 import re
-import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterator
@@ -20,6 +18,7 @@ from urllib.parse import unquote
 
 import pytest
 
+import synthetic_result
 from moelab.report import ReportError, ReportPaths, write_report
 
 Document = dict[str, Any]
@@ -29,13 +28,7 @@ WORKLOAD = "qwen3-30b-a3b"
 @pytest.fixture(scope="session")
 def built() -> str:
     """One result document of invented numbers, as JSON text."""
-    spec = importlib.util.spec_from_file_location("synthetic_result", Path(__file__).with_name("synthetic_result.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return json.dumps(module.build(workloads=(WORKLOAD,)))
+    return json.dumps(synthetic_result.build(workloads=(WORKLOAD,)))
 
 
 @pytest.fixture

@@ -7,16 +7,16 @@ MOELAB_BROWSER_REQUIRED is set, as it is in CI.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+import synthetic_result
 
 REQUIRED = bool(os.environ.get("MOELAB_BROWSER_REQUIRED"))
 EXECUTABLE = os.environ.get("MOELAB_BROWSER") or next(
@@ -39,16 +39,12 @@ WIDTHS = {"desktop": (1280, 900), "phone": (390, 844), "small phone": (320, 640)
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report with everything in it: losses, a broken measurement, two settings, phases, long names."""
-    spec = importlib.util.spec_from_file_location("synthetic_result", Path(__file__).with_name("synthetic_result.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
     folder = tmp_path_factory.mktemp("browser")
     paths = []
     for number, threads in enumerate((2, 1)):
-        document = json.loads(json.dumps(module.build(number, broken=threads == 2, workloads=module.WORKLOADS[:2])))
+        document = json.loads(
+            json.dumps(synthetic_result.build(number, broken=threads == 2, workloads=synthetic_result.WORKLOADS[:2]))
+        )
         document["moelab"]["run"]["command"] += ["--", "--workload", "gpt-oss-20b,gemma-4-26b-a4b", "--threads", "2"]
         for entry in document["benchmarks"]:
             info = entry["extra_info"]

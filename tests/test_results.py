@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +10,13 @@ import jsonschema
 import pytest
 
 import synthetic_result
-from moelab import results, statistics
+from moelab import results
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = json.loads((ROOT / "reports/schema/result-1.json").read_text())
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _fewer_resamples() -> Iterator[None]:
-    """What is tested here does not hang on the last digits of an interval's ends."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(statistics, "RESAMPLES", 500)
-        yield
+pytestmark = pytest.mark.usefixtures("fewer_resamples")
 
 
 @pytest.fixture(scope="module")

@@ -16,20 +16,14 @@ from typing import Any
 
 import pytest
 
+from ci_scripts import load
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def script(name: str) -> ModuleType:
     """A script of ci/github as a module."""
-    full = "ci_github_" + name
-    if full not in sys.modules:
-        spec = importlib.util.spec_from_file_location(full, ROOT / "ci" / "github" / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[full] = module
-        spec.loader.exec_module(module)
-    return sys.modules[full]
+    return load(f"github/{name}.py", "ci_github_" + name)
 
 
 SELF_HOSTED = '[{"name": "graviton4", "labels": ["self-hosted", "graviton4"], "expect": "cpu=neoverse-v2"}]'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import re
 import subprocess
@@ -15,21 +14,15 @@ from typing import Any
 import pytest
 import yaml
 
+from ci_scripts import load as load_script
+
 ROOT = Path(__file__).resolve().parents[1]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
 def script(path: str) -> ModuleType:
     """A script of ci/ as a module."""
-    name = "ci_" + Path(path).stem
-    if name not in sys.modules:
-        spec = importlib.util.spec_from_file_location(name, ROOT / "ci" / path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-    return sys.modules[name]
+    return load_script(path, "ci_" + Path(path).stem)
 
 
 def load(path: Path) -> dict[Any, Any]:

@@ -31,6 +31,19 @@ def shape_error(name: str, shape: Any, expected: str) -> NoReturn:
     raise ValueError(f"{name}: shape {list(shape)}, expected {expected}")
 
 
+def check_shapes(x: Any, topk_weights: Any, topk_ids: Any, hidden: int) -> tuple[int, int]:
+    """(M, K) of three torch tensors or numpy arrays; ValueError where their shapes do not fit."""
+    shape, ids_shape = x.shape, topk_ids.shape
+    if len(shape) != 2 or shape[1] != hidden:
+        shape_error("x", shape, f"[M, {hidden}]")
+    tokens: int = shape[0]
+    if len(ids_shape) != 2 or ids_shape[0] != tokens or not ids_shape[1]:
+        shape_error("topk_ids", ids_shape, f"[{tokens}, K], K at least 1")
+    if topk_weights.shape != ids_shape:
+        shape_error("topk_weights", topk_weights.shape, str(list(ids_shape)))
+    return tokens, ids_shape[1]
+
+
 def check_out(out: Place, x: Place, topk_weights: Place, topk_ids: Place, packed: Place) -> None:
     """ValueError where `out` has no unit last stride, overlaps itself or overlaps an input."""
     _, rows, columns, row_stride, column_stride, _ = out

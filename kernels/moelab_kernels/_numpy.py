@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from moelab_kernels import _openmp
 from moelab_kernels._arrays import aligned, is_bf16
-from moelab_kernels._invoke import check_out, run, shape_error
+from moelab_kernels._invoke import check_out, check_shapes, run, shape_error
 from moelab_kernels._lib import CALL
 from moelab_kernels._memory import address_of
 from moelab_kernels._overlap import Place
@@ -31,7 +31,7 @@ def fused_moe(
         if not isinstance(array, np.ndarray):
             raise TypeError(f"{name}: {type(array).__name__}, expected a numpy array like x")
     _check_bf16("x", x, bf16_as_uint16)
-    tokens, topk = _check_shapes(x, topk_weights, topk_ids, packed.hidden)
+    tokens, topk = check_shapes(x, topk_weights, topk_ids, packed.hidden)
     if topk_ids.dtype != np.int64 and topk_ids.dtype != np.int32:  # noqa: PLR1714 - `in` takes twice as long
         raise TypeError(f"topk_ids: dtype {topk_ids.dtype}, expected int32 or int64")
     rows = aligned(x)
@@ -70,21 +70,6 @@ def fused_moe(
     )
     run(packed._address, packed.nbytes, packed._layer, call)
     return out
-
-
-def _check_shapes(
-    x: npt.NDArray[Any], topk_weights: npt.NDArray[Any], topk_ids: npt.NDArray[Any], hidden: int
-) -> tuple[int, int]:
-    """(M, K)."""
-    shape, ids_shape = x.shape, topk_ids.shape
-    if len(shape) != 2 or shape[1] != hidden:
-        shape_error("x", shape, f"[M, {hidden}]")
-    tokens: int = shape[0]
-    if len(ids_shape) != 2 or ids_shape[0] != tokens or not ids_shape[1]:
-        shape_error("topk_ids", ids_shape, f"[{tokens}, K], K at least 1")
-    if topk_weights.shape != ids_shape:
-        shape_error("topk_weights", topk_weights.shape, str(list(ids_shape)))
-    return tokens, ids_shape[1]
 
 
 def _check_bf16(name: str, array: npt.NDArray[Any], bf16_as_uint16: bool) -> None:

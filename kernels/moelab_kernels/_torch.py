@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from moelab_kernels import _openmp
-from moelab_kernels._invoke import check_out, expected_layer, run, shape_error
+from moelab_kernels._invoke import check_out, check_shapes, expected_layer, run, shape_error
 from moelab_kernels._lib import CALL
 from moelab_kernels._packed import PackedExperts
 
@@ -59,7 +59,7 @@ def _cpu(
         raise TypeError(f"topk_ids: dtype {ids_dtype}, expected torch.int32 or torch.int64")
     if packed.dtype is not _UINT8 or not packed.is_contiguous():
         raise TypeError(f"packed: dtype {packed.dtype}, strides {packed.stride()}, expected contiguous torch.uint8")
-    tokens, topk = _check_shapes(x, topk_weights, topk_ids, hidden)
+    tokens, topk = check_shapes(x, topk_weights, topk_ids, hidden)
     x_strides, weights_strides, ids_strides = x.stride(), topk_weights.stride(), topk_ids.stride()
     packed_address, packed_bytes = packed.data_ptr(), packed.numel()
     ids_address = topk_ids.data_ptr()
@@ -100,19 +100,6 @@ def _cpu(
     )
     run(packed_address, packed_bytes, expected_layer(num_experts, hidden, intermediate, activation), call)
     return out
-
-
-def _check_shapes(x: torch.Tensor, topk_weights: torch.Tensor, topk_ids: torch.Tensor, hidden: int) -> tuple[int, int]:
-    """(M, K)."""
-    shape, ids_shape = x.shape, topk_ids.shape
-    if len(shape) != 2 or shape[1] != hidden:
-        shape_error("x", shape, f"[M, {hidden}]")
-    tokens: int = shape[0]
-    if len(ids_shape) != 2 or ids_shape[0] != tokens or not ids_shape[1]:
-        shape_error("topk_ids", ids_shape, f"[{tokens}, K], K at least 1")
-    if topk_weights.shape != ids_shape:
-        shape_error("topk_weights", topk_weights.shape, str(list(ids_shape)))
-    return tokens, ids_shape[1]
 
 
 def _float_weights(topk_weights: torch.Tensor) -> torch.Tensor:

@@ -65,7 +65,6 @@ moelab_status lay_out(const Layout& layout, const moelab_call& call, int64_t tok
     const int64_t rows = max_rows(tokens, call.topk, experts, g.ra);
     work->a_row = layout.hidden_k * g.a_bytes;
     work->h_row = layout.inter_k * g.a_bytes;
-    // An odd number of cache lines between rows of y keeps rows from falling into the same cache set.
     work->y_stride = layout.panels2 * g.nr;
     int64_t offset = 0;
     const auto take = [&](int64_t bytes) {
@@ -191,13 +190,13 @@ void combine(const Layout& layout, const moelab_call& call, const Work& work, ui
 
 void run_chunk(const Layout& layout, const void* packed, const moelab_call& call, const Work& work, int64_t token0,
                int64_t token1) {
-    double mark = profiling() ? now() : 0;
+    const bool timed = profiling();
+    double mark = timed ? now() : 0;
     const auto lap = [&mark](int phase) {  // by one thread, after a barrier
         const double t = now();
         profile[phase] += t - mark;
         mark = t;
     };
-    const bool timed = profiling();
     route(call, token0, token1, layout.layer.num_experts, layout.isa->geometry.ra, work.routing);
     if (timed) lap(0);
     mark_phase<0>();

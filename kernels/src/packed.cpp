@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "cpu.h"
@@ -146,24 +147,20 @@ moelab_status make_layout(const moelab_layer& layer, Layout* layout) {
     made.panel1_bytes = made.hidden_k * g.nr * g.w_bytes;
     made.panel2_bytes = made.inter_k * g.nr * g.w_bytes;
     made.first_expert = round_up(static_cast<int64_t>(sizeof(Header) + sizeof(ExpertEntry) * layer.num_experts), 4096);
-    // Dimensions below 2^31 keep a single panel and the biases far from 2^63; whole matrices can pass it.
-    int64_t w13 = 0, w2 = 0;
-    bool overflow = __builtin_mul_overflow(made.panels1, made.panel1_bytes, &w13);
-    overflow |= __builtin_mul_overflow(made.panels2, made.panel2_bytes, &w2);
-    const int64_t biases =
-        layer.has_bias ? round_up(made.panels1 * g.nr * 4, 64) + round_up(made.panels2 * g.nr * 4, 64) : 0;
-    overflow |= __builtin_add_overflow(w13, w2, &made.expert_bytes);
-    overflow |= __builtin_add_overflow(made.expert_bytes, biases + 128, &made.expert_bytes);
-    overflow |= __builtin_mul_overflow(layer.num_experts, made.expert_bytes, &made.total_bytes);
-    overflow |= __builtin_add_overflow(made.total_bytes, made.first_expert, &made.total_bytes);
-    if (overflow)
+    const int64_t b13 = layer.has_bias ? round_up(made.panels1 * g.nr * 4, 64) : 0;
+    const int64_t b2 = layer.has_bias ? round_up(made.panels2 * g.nr * 4, 64) : 0;
+    // Dimensions below 2^31 keep a panel and the biases far from 2^63; whole matrices can pass it. 128: rounding up.
+    using Wide = __int128;
+    const Wide expert =
+        Wide{made.panels1} * made.panel1_bytes + Wide{made.panels2} * made.panel2_bytes + b13 + b2 + 128;
+    if (layer.num_experts * expert + made.first_expert > std::numeric_limits<int64_t>::max())
         return fail(MOELAB_INVALID, "num_experts, hidden, intermediate: %lld, %lld, %lld need more than 2^63 bytes",
                     static_cast<long long>(layer.num_experts), static_cast<long long>(layer.hidden),
                     static_cast<long long>(layer.intermediate));
-    made.w2_offset = round_up(w13, 64);
-    made.b13_offset = made.w2_offset + round_up(w2, 64);
-    made.b2_offset = made.b13_offset + (layer.has_bias ? round_up(made.panels1 * g.nr * 4, 64) : 0);
-    made.expert_bytes = made.b13_offset + biases;
+    made.w2_offset = round_up(made.panels1 * made.panel1_bytes, 64);
+    made.b13_offset = made.w2_offset + round_up(made.panels2 * made.panel2_bytes, 64);
+    made.b2_offset = made.b13_offset + b13;
+    made.expert_bytes = made.b2_offset + b2;
     made.total_bytes = made.first_expert + layer.num_experts * made.expert_bytes;
     *layout = made;
     return MOELAB_OK;

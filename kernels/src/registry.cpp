@@ -8,7 +8,7 @@
 //   amx_bf16      tdpbf16ps               + AMX-BF16                32                see isa/amx_bf16.cpp
 //   neon          fmla (fp32)             Armv8.0                   8                 see isa/neon.cpp
 //   neon_bf16     bfmmla                  FEAT_BF16                 see isa/neon_bf16.cpp
-//   sve_bf16      bfmmla (SVE)            SVE + BF16, >= 256 bits   see isa/sve_bf16.cpp
+//   sve_bf16      bfmmla (SVE)            SVE + BF16, >= 256 bits   reserved: no source yet
 #include "registry.h"
 
 #include <cstdlib>

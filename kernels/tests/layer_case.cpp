@@ -95,6 +95,22 @@ moelab_layer layer_of(const Problem& p, int isa) {
     return {isa, p.activation, p.experts, p.hidden, p.intermediate, !p.b13.empty(), p.alpha, p.limit};
 }
 
+moelab_call plain_call(const Problem& p, uint16_t* out) {
+    moelab_call c = {};
+    c.x = p.x.data();
+    c.x_stride = p.hidden;
+    c.tokens = p.tokens;
+    c.topk = p.topk;
+    c.topk_weights = p.weights.data();
+    c.topk_ids = p.ids.data();
+    c.ids_are_int64 = 1;
+    c.weights_stride[0] = c.ids_stride[0] = p.topk;
+    c.weights_stride[1] = c.ids_stride[1] = 1;
+    c.out = out;
+    c.out_stride = p.hidden;
+    return c;
+}
+
 Packed pack(const Problem& p, int isa, int threads) {
     const int64_t H = p.hidden, I = p.intermediate;
     Packed packed;

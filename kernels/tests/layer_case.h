@@ -59,7 +59,9 @@ struct Options {
 // The status of a call on guarded, read-only copies of the inputs; `out` as [tokens][hidden]. Fails the test
 // if anything outside `out` was written.
 moelab_status call(const Problem& problem, const Packed& packed, const Options& options, Bits* out);
-// The same, where the call must succeed.
+// A call on the problem's own memory, ids as int64, `out` [tokens][hidden]: for tests that bend an argument.
+moelab_call plain_call(const Problem& problem, uint16_t* out);
+// The same as call, where it must succeed.
 Bits run(const Problem& problem, const Packed& packed, const Options& options = {});
 
 enum class Gate { kBound, kStatistics };

@@ -13,20 +13,9 @@ struct Call {
     Problem p;
     Packed packed;
     Bits out;
-    moelab_call c = {};
-    explicit Call(int isa) : p(make_problem(kShape)), packed(pack(p, isa)), out(p.x.size()) {
-        c.x = p.x.data();
-        c.x_stride = p.hidden;
-        c.tokens = p.tokens;
-        c.topk = p.topk;
-        c.topk_weights = p.weights.data();
-        c.topk_ids = p.ids.data();
-        c.ids_are_int64 = 1;
-        c.weights_stride[0] = c.ids_stride[0] = p.topk;
-        c.weights_stride[1] = c.ids_stride[1] = 1;
-        c.out = out.data();
-        c.out_stride = p.hidden;
-    }
+    moelab_call c;
+    explicit Call(int isa)
+        : p(make_problem(kShape)), packed(pack(p, isa)), out(p.x.size()), c(plain_call(p, out.data())) {}
     moelab_status run() { return moelab_fused_moe(packed.data(), packed.bytes(), nullptr, &c); }
 };
 

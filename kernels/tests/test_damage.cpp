@@ -12,18 +12,7 @@ const Shape kShape = {3, 33, 17, 2, 2, MOELAB_SILU, true};
 // Status of using `memory` as the weights of `p`.
 moelab_status use(const Problem& p, const void* memory, uint64_t bytes) {
     Bits out(static_cast<size_t>(p.tokens * p.hidden));
-    moelab_call c = {};
-    c.x = p.x.data();
-    c.x_stride = p.hidden;
-    c.tokens = p.tokens;
-    c.topk = p.topk;
-    c.topk_weights = p.weights.data();
-    c.topk_ids = p.ids.data();
-    c.ids_are_int64 = 1;
-    c.weights_stride[0] = c.ids_stride[0] = p.topk;
-    c.weights_stride[1] = c.ids_stride[1] = 1;
-    c.out = out.data();
-    c.out_stride = p.hidden;
+    const moelab_call c = plain_call(p, out.data());
     return moelab_fused_moe(memory, bytes, nullptr, &c);
 }
 

@@ -98,18 +98,8 @@ TEST_EACH_ISA(ids, every_alignment_of_x_and_out) {
     for (size_t shift = 0; shift < 33; shift++) {
         Bits x(shift + p.x.size()), out(shift + plain.size());
         std::copy(p.x.begin(), p.x.end(), x.begin() + static_cast<int64_t>(shift));
-        moelab_call c = {};
+        moelab_call c = plain_call(p, out.data() + shift);
         c.x = x.data() + shift;
-        c.x_stride = p.hidden;
-        c.tokens = p.tokens;
-        c.topk = p.topk;
-        c.topk_weights = p.weights.data();
-        c.topk_ids = p.ids.data();
-        c.ids_are_int64 = 1;
-        c.weights_stride[0] = c.ids_stride[0] = p.topk;
-        c.weights_stride[1] = c.ids_stride[1] = 1;
-        c.out = out.data() + shift;
-        c.out_stride = p.hidden;
         CHECK_STATUS(moelab_fused_moe(packed.data(), packed.bytes(), nullptr, &c), MOELAB_OK);
         check_same_bits(Bits(out.begin() + static_cast<int64_t>(shift), out.end()), plain, p.hidden,
                         "unaligned pointers");

@@ -30,9 +30,7 @@ class Sglang(VllmExtension):
         layer = case.layer
         if layer.activation not in ("silu", "swigluoai"):
             return f"has silu and swigluoai, not {layer.activation}"
-        if layer.hidden % 32 or layer.intermediate % 32:
-            return f"takes sizes that are multiples of 32, not hidden {layer.hidden}, intermediate {layer.intermediate}"
-        return None
+        return super().unsuited(case)
 
     def prepare(self, weights: Weights, layer: Layer, threads: int) -> None:
         import torch

@@ -42,6 +42,12 @@ class VllmExtension(TorchBackend):
             return str(error)
         return None
 
+    def unsuited(self, case: Case) -> str | None:
+        layer = case.layer
+        if layer.hidden % 32 or layer.intermediate % 32:
+            return f"takes sizes that are multiples of 32, not hidden {layer.hidden}, intermediate {layer.intermediate}"
+        return None
+
     def describe(self) -> Facts:
         made = environments.facts("vllm")
         library = extension_path()
@@ -57,12 +63,6 @@ class Vllm(VllmExtension):
 
     name = "vllm"
     rounding = FUSED
-
-    def unsuited(self, case: Case) -> str | None:
-        layer = case.layer
-        if layer.hidden % 32 or layer.intermediate % 32:
-            return f"takes sizes that are multiples of 32, not hidden {layer.hidden}, intermediate {layer.intermediate}"
-        return None
 
     def prepare(self, weights: Weights, layer: Layer, threads: int) -> None:
         import torch

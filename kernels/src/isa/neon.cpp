@@ -82,28 +82,24 @@ void run(const Operands& g, Output&& out) {
     }
 }
 
+template <class Gemm>
+Operands operands_of(const Gemm& g) {
+    return {static_cast<const float*>(g.a),
+            static_cast<const uint16_t*>(g.b),
+            g.k,
+            g.row0,
+            g.row1,
+            g.panel0,
+            g.panel1,
+            g.core};
+}
+
 void gemm1(const Gemm1& g) {
-    const Operands operands{static_cast<const float*>(g.a),
-                            static_cast<const uint16_t*>(g.b),
-                            g.k,
-                            g.row0,
-                            g.row1,
-                            g.panel0,
-                            g.panel1,
-                            g.core};
-    with_gate<VecNeon>(g.act, [&](auto gate) { run(operands, HiddenOutput<decltype(gate)>(g, gate)); });
+    with_gate<VecNeon>(g.act, [&](auto gate) { run(operands_of(g), HiddenOutput<decltype(gate)>(g, gate)); });
 }
 
 void gemm2(const Gemm2& g) {
-    const Operands operands{static_cast<const float*>(g.a),
-                            static_cast<const uint16_t*>(g.b),
-                            g.k,
-                            g.row0,
-                            g.row1,
-                            g.panel0,
-                            g.panel1,
-                            g.core};
-    run(operands, RowsOutput(g));
+    run(operands_of(g), RowsOutput(g));
 }
 
 void pack_rows(const PackRows& p) {

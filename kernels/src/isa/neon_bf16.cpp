@@ -165,16 +165,18 @@ void run_in_order(const Operands& g, Output&& out) {
     }
 }
 
-void gemm1(const Gemm1& g) {
-    const Operands operands{
+template <class Gemm>
+Operands operands_of(const Gemm& g) {
+    return {
         static_cast<const char*>(g.a), static_cast<const char*>(g.b), g.k, g.row0, g.row1, g.panel0, g.panel1, g.core};
-    run_in_order(operands, HiddenOutput(g));
+}
+
+void gemm1(const Gemm1& g) {
+    run_in_order(operands_of(g), HiddenOutput(g));
 }
 
 void gemm2(const Gemm2& g) {
-    const Operands operands{
-        static_cast<const char*>(g.a), static_cast<const char*>(g.b), g.k, g.row0, g.row1, g.panel0, g.panel1, g.core};
-    run_in_order(operands, RowsOutput(g));
+    run_in_order(operands_of(g), RowsOutput(g));
 }
 
 double peak_bfmmla(int64_t iterations) {
