@@ -20,6 +20,8 @@ import pytest
 
 import synthetic_result
 from moelab.report import ReportError, ReportPaths, write_report
+from moelab.report.load import load
+from moelab.report.summary import groups
 
 Document = dict[str, Any]
 WORKLOAD = "qwen3-30b-a3b"
@@ -248,6 +250,23 @@ def test_newer_run_of_a_cell_wins_as_a_whole(small: Document, report: Callable[.
     (path,) = (folder / "data").glob("latency-*.csv")
     rows = [row for row in csv.DictReader(path.read_text().splitlines()) if row["tokens"] == "1"]
     assert [row["backend"] for row in rows] == ["moelab"]
+
+
+def test_of_equally_many_cells_the_decided_ones_come_first(small: Document, tmp_path: Path) -> None:
+    def first(decided: int) -> str:
+        paths = []
+        for number, name in enumerate(("a", "b")):
+            one = copy.deepcopy(small)
+            one["machine_info"]["moelab"]["machine_id"] = name * 12
+            one["machine_info"]["moelab"]["cpu"]["name"] = name
+            for entry in one["benchmarks"]:
+                if entry["extra_info"]["verdict"]:
+                    entry["extra_info"]["verdict"]["table"] = "faster" if number == decided else "undecided"
+            paths.append(tmp_path / f"{name}.json")
+            paths[-1].write_text(json.dumps(one))
+        return groups(load(paths).cells)[0].key[0]
+
+    assert [first(0)[0], first(1)[0]] == ["a", "b"]
 
 
 # ---- form -----------------------------------------------------------------------------------------------------------

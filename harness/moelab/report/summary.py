@@ -52,15 +52,23 @@ class Standing:
 
 
 def groups(cells: Iterable[Cell]) -> list[Group]:
-    """All (machine, setting) groups: measured before emulated before synthetic, then most cells first."""
+    """All (machine, setting) groups: measured before emulated before synthetic, then by cells, then by verdicts."""
     found: dict[tuple[MachineKey, Setting], list[Cell]] = {}
     for cell in cells:
         found.setdefault((machine_key(cell.result), cell.setting), []).append(cell)
     made = [Group(key, own[0].result.machine, setting, tuple(own)) for (key, setting), own in found.items()]
     totals: dict[MachineKey, int] = {}
+    decided: dict[MachineKey, int] = {}
     for group in made:
         totals[group.key] = totals.get(group.key, 0) + len(group.cells)
-    return sorted(made, key=lambda g: (g.key[1], g.key[2], -totals[g.key], g.key[0], -len(g.cells), g.setting.label))
+        verdicts = sum(c.verdict in ("faster", "same", "slower") for _, c in comparisons(group.cells))
+        decided[group.key] = decided.get(group.key, 0) + verdicts
+
+    def order(group: Group) -> tuple[bool, bool, int, int, str, int, str]:
+        key = group.key
+        return key[1], key[2], -totals[key], -decided[key], key[0], -len(group.cells), group.setting.label
+
+    return sorted(made, key=order)
 
 
 def comparisons(cells: Iterable[Cell]) -> list[tuple[Cell, Comparison]]:
