@@ -222,6 +222,25 @@ def test_out_overlapping_router_arrays(container: str) -> None:
     refused(ValueError, "out", "topk_ids", function=lambda: call(container, topk_ids=overlapping, out=out))
 
 
+@pytest.mark.parametrize("name", ["x", "topk_weights", "topk_ids"])
+@pytest.mark.parametrize("last", [False, True])
+def test_out_over_the_one_element_of_a_broadcast_input(container: str, name: str, last: bool) -> None:
+    memory = np.zeros(400, np.uint16)
+    dtype = {"x": np.uint16, "topk_weights": np.float32, "topk_ids": np.int64}[name]
+    place = 200 if last else 100
+    element = memory[place : place + 4].view(dtype)[:1]
+    one = np.lib.stride_tricks.as_strided(element, (5, 40 if name == "x" else 2), (0, 0))
+    broadcast = contain(one, container) if name == "x" else plain(one, container)
+    first = place - 199 if last else place
+    out = memory[first : first + 200].reshape(5, 40)
+    refused(
+        ValueError,
+        "out",
+        f"overlaps {name}",
+        function=lambda: call(container, **{name: broadcast}, out=contain(out, container)),
+    )
+
+
 def test_out_overlapping_the_packed_weights(container: str) -> None:
     packed = mk.pack(**pack_arguments(LAYER, container))
     writable = packed._bytes[-400:].view(np.uint16).reshape(5, 40)

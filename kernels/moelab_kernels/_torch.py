@@ -30,6 +30,9 @@ _fused_moe_out = torch.ops.moelab.fused_moe_out.default
 _TENSOR = torch.Tensor
 _BF16, _FP32, _UINT8, _INT32, _INT64 = torch.bfloat16, torch.float32, torch.uint8, torch.int32, torch.int64
 
+# Without it autograd would not notice that a tensor it saved has been written to.
+_increment_version = torch.autograd.graph.increment_version
+
 _NO_BACKWARD = (
     "moelab.fused_moe has no backward: its kernels are for inference; call it under torch.no_grad() or "
     "torch.inference_mode(), or detach its inputs"
@@ -61,39 +64,49 @@ def _cpu(
         raise TypeError(f"packed: dtype {packed.dtype}, strides {packed.stride()}, expected contiguous torch.uint8")
     tokens, topk = check_shapes(x, topk_weights, topk_ids, hidden)
     x_strides, weights_strides, ids_strides = x.stride(), topk_weights.stride(), topk_ids.stride()
+    x_address, weights_address, ids_address = x.data_ptr(), topk_weights.data_ptr(), topk_ids.data_ptr()
     packed_address, packed_bytes = packed.data_ptr(), packed.numel()
-    ids_address = topk_ids.data_ptr()
     if out is None:
         # empty_like is the cheaper one, but keeps strides.
         out = torch.empty_like(x) if x_strides == (hidden, 1) else torch.empty(tokens, hidden, dtype=_BF16)
-        out_stride = hidden
+        out_address, out_stride = out.data_ptr(), hidden
     else:
-        out_strides = _check_out(out, tokens, hidden)
-        check_out(
-            (out.data_ptr(), tokens, hidden, *out_strides, 2),
-            (x.data_ptr(), tokens, hidden, *x_strides, 2),
-            (topk_weights.data_ptr(), tokens, topk, *weights_strides, topk_weights.itemsize),
-            (ids_address, tokens, topk, *ids_strides, topk_ids.itemsize),
-            (packed_address, 1, packed_bytes, 0, 1, 1),
-        )
-        out_stride = out_strides[0]
+        out_address, out_stride = out.data_ptr(), _check_out(out, tokens, hidden)
+        end = out_address + 2 * (tokens * out_stride + hidden)
+        # Most often every input ends before the output begins, or begins after its end (torch has no negative
+        # strides). Only where one does not, or strides are odd, it takes the exact look.
+        (x_row, x_column), (w_row, w_column), (id_row, id_column) = x_strides, weights_strides, ids_strides
+        if (
+            out_stride < hidden
+            or (x_address < end and out_address < x_address + 2 * (tokens * x_row + hidden * x_column + 1))
+            or (weights_address < end and out_address < weights_address + 4 * (tokens * w_row + topk * w_column + 1))
+            or (ids_address < end and out_address < ids_address + 8 * (tokens * id_row + topk * id_column + 1))
+            or (packed_address < end and out_address < packed_address + packed_bytes)
+        ):
+            check_out(
+                (out_address, tokens, hidden, *out.stride(), 2),
+                (x_address, tokens, hidden, *x_strides, 2),
+                (weights_address, tokens, topk, *weights_strides, topk_weights.itemsize),
+                (ids_address, tokens, topk, *ids_strides, topk_ids.itemsize),
+                (packed_address, 1, packed_bytes, 0, 1, 1),
+            )
     if x_strides[1] != 1:
         x = x.contiguous()
-        x_strides = x.stride()
+        x_strides, x_address = x.stride(), x.data_ptr()
     if topk_weights.dtype is not _FP32:
         topk_weights = _float_weights(topk_weights)
-        weights_strides = topk_weights.stride()
+        weights_strides, weights_address = topk_weights.stride(), topk_weights.data_ptr()
     call = CALL.pack(
-        x.data_ptr(),
+        x_address,
         x_strides[0],
         tokens,
         topk,
-        topk_weights.data_ptr(),
+        weights_address,
         *weights_strides,
         ids_address,
         ids_dtype is _INT64,
         *ids_strides,
-        out.data_ptr(),
+        out_address,
         out_stride,
         apply_router_weight_on_input,
         _openmp.resolve(num_threads),
@@ -108,20 +121,20 @@ def _float_weights(topk_weights: torch.Tensor) -> torch.Tensor:
     return topk_weights.float()
 
 
-def _check_out(out: torch.Tensor, tokens: int, hidden: int) -> tuple[int, int]:
-    """Strides of `out`."""
+def _check_out(out: torch.Tensor, tokens: int, hidden: int) -> int:
+    """Row stride of `out`, -1 where its last stride is none that works."""
     if out.dtype is not _BF16:
         raise TypeError(f"out: dtype {out.dtype}, expected torch.bfloat16")
     if out.shape != (tokens, hidden):
         shape_error("out", out.shape, str([tokens, hidden]))
-    strides: tuple[int, int] = out.stride()
-    return strides
+    stride: int
+    stride, unit = out.stride()
+    return stride if unit == 1 or hidden == 1 else -1
 
 
 def _cpu_out(*arguments: Any, out: torch.Tensor, **options: Any) -> None:
     _cpu(*arguments, out=out, **options)
-    # Autograd would otherwise not notice that a tensor it saved has changed.
-    torch.autograd.graph.increment_version(out)
+    _increment_version(out)
 
 
 def _elsewhere(x: Any, packed: Any, topk_weights: Any, topk_ids: Any, *_: Any, out: Any = None, **__: Any) -> Any:
@@ -175,13 +188,16 @@ def _autograd(keyset: Any, x: Any, packed: Any, topk_weights: Any, *rest: Any, *
     return _below_autograd(_fused_moe, keyset, (x, packed, topk_weights, *rest), options)
 
 
-def _autograd_out(keyset: Any, *arguments: Any, out: torch.Tensor, **options: Any) -> None:
-    if torch.is_grad_enabled() and any(t.requires_grad for t in (arguments[0], arguments[2], out)):
+def _autograd_out(
+    keyset: Any, x: Any, packed: Any, topk_weights: Any, *rest: Any, out: torch.Tensor, **options: Any
+) -> None:
+    if (x.requires_grad or topk_weights.requires_grad or out.requires_grad) and torch.is_grad_enabled():
         raise RuntimeError(_NO_BACKWARD)
     if keyset.raw_repr() == _PLAIN:
-        _cpu_out(*arguments, out=out, **options)
+        _cpu(x, packed, topk_weights, *rest, out=out, **options)
+        _increment_version(out)
     else:
-        _below_autograd(_fused_moe_out, keyset, arguments, {"out": out, **options})
+        _below_autograd(_fused_moe_out, keyset, (x, packed, topk_weights, *rest), {"out": out, **options})
 
 
 for _name, _kernel, _autograd_kernel, _fake_kernel in (
