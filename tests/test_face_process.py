@@ -336,3 +336,22 @@ def test_the_folder_kernels_hides_no_package() -> None:
     assert str(ROOT) not in outcome.stdout
     assert not (ROOT / "kernels" / "__init__.py").exists()
     assert str(ROOT) not in sys.path, "the repository's root on sys.path hides the package"
+
+
+def test_the_laboratory_names_a_package_it_lacks() -> None:
+    output = run_script(
+        blocked("scipy"),
+        """
+        import contextlib
+        import io
+
+        sys.argv = ["moelab", "workloads"]
+        from moelab.__main__ import main
+
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors):
+            status = main()
+        print(status, errors.getvalue())
+        """,
+    )
+    assert output.startswith("1 moelab: the package scipy is not installed")
