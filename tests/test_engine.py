@@ -131,6 +131,24 @@ def test_replacing_the_clock_has_no_effect() -> None:
     assert min(s.seconds for s in samples) > 1e-6
 
 
+def test_a_profiled_call_is_split_into_its_phases() -> None:
+    """Only of backends that can tell, and only when asked for; the phases never exceed the sample they are part of."""
+    given: dict[str, Any] = {"backends": ("moelab", HONEST), "baseline": HONEST, "processes": 1}
+    (plain,), _ = measure("Honest", **given)
+    (case,), _ = measure("Honest", **given, profile=True)
+    assert all(sample.phases is None for b in plain.backends.values() for sample in b.samples)
+    assert all(sample.phases is None for sample in case.backends["Honest"].samples)
+    for sample in case.backends["moelab"].samples:
+        assert sample.phases is not None
+        assert list(sample.phases) == ["route", "pack", "gemm1", "gemm2", "combine", "wait"]
+        assert 0 < sum(sample.phases.values()) < sample.seconds * sample.calls
+    (cell,) = results.analyse([case])
+    assert results.entry_info(cell, "Honest")["phases"] is None
+    phases = results.entry_info(cell, "moelab")["phases"]
+    assert isinstance(phases, dict)
+    assert phases["gemm1"] == np.median([s.phases["gemm1"] for s in case.backends["moelab"].samples if s.phases])
+
+
 def test_an_exception_is_reported_in_its_own_words() -> None:
     cases, missing = measure("Honest", "Raises")
     assert [(m.backend, m.kind) for m in missing] == [("Raises", "failed")]

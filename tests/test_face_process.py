@@ -338,6 +338,23 @@ def test_the_folder_kernels_hides_no_package() -> None:
     assert str(ROOT) not in sys.path, "the repository's root on sys.path hides the package"
 
 
+def test_a_profile_adds_up_to_the_call() -> None:
+    script = """
+        import time
+
+        run(2)
+        start = time.perf_counter()
+        run(2)
+        whole = time.perf_counter() - start
+        profile = mk.last_profile()
+        print(sum(profile.values()), whole, *profile)
+    """
+    words = run_script(blocked("torch"), LAYER, script, MOELAB_PROFILE="1").split()
+    assert 0 < float(words[0]) <= float(words[1])
+    assert words[2:] == ["route", "pack", "gemm1", "gemm2", "combine", "wait"]
+    assert float(run_script(blocked("torch"), LAYER, script, MOELAB_PROFILE="0").split()[0]) == 0
+
+
 def test_the_laboratory_names_a_package_it_lacks() -> None:
     output = run_script(
         blocked("scipy"),

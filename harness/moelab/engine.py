@@ -130,7 +130,12 @@ class WorkloadRun:
             members = [self.contenders[label].facts for label in self._alive()]
             try:
                 with Team(
-                    members, threads=self.plan.threads, cpus=self.cpus, folder=self.folder, monitor=self.monitor
+                    members,
+                    threads=self.plan.threads,
+                    cpus=self.cpus,
+                    folder=self.folder,
+                    monitor=self.monitor,
+                    profile=self.plan.profile,
                 ) as team:
                     self.progress.step(f"{self.workload}: process {process + 1} of {self.plan.processes}: packing")
                     self._prepare(team)
@@ -283,6 +288,7 @@ class WorkloadRun:
                     experts=float(np.mean([w.experts for w in work])),
                     probe_read=answer["probe_read"],
                     probe_bf16=answer["probe_bf16"],
+                    phases=answer["phases"],
                 )
             )
 

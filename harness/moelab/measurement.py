@@ -30,6 +30,8 @@ class Sample:
     experts: float
     probe_read: float | None
     probe_bf16: float | None
+    phases: dict[str, float] | None = None
+    """Seconds of the last call of the sample by phase, where they were asked for and the backend can tell."""
 
 
 @dataclass

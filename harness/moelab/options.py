@@ -53,6 +53,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "seed": {"type": int, "metavar": "N", "help": "of weights, inputs, routing and order; default 0"},
     "processes": {"type": int, "metavar": "N", "help": "how often everything is set up anew"},
     "budget": {"type": float, "metavar": "SECONDS", "help": "time for all measurements; rounds adapt to it"},
+    "profile": {
+        "action": "store_true",
+        "help": "also split the calls of ours into route, pack, gemm1, gemm2, combine and wait, for the report",
+    },
     "expect": {
         "metavar": "KEY=VALUE,…",
         "help": "stop before measuring unless the machine keeps this: cpu=neoverse-n2,features=bf16",
@@ -74,6 +78,7 @@ _FIELDS = {
     "seed": "seed",
     "processes": "processes",
     "budget": "budget",
+    "profile": "profile",
     "emulated": "emulated",
 }
 

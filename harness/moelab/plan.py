@@ -39,6 +39,8 @@ class Plan:
     rows: int = 4
     """Rows of each timed output that are checked."""
 
+    profile: bool = False
+    """Record where the time of a call goes, of backends that can tell."""
     emulated: bool = False
     """Run where instructions are emulated too, as a test of everything but the times."""
 

@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from moelab import roofline, statistics
 from moelab.measurement import BackendRun, CaseRun, Missing, Sample
 from moelab.roofline import Roof
@@ -108,6 +110,7 @@ def entry_info(cell: Cell, label: str, *, level: float = statistics.LEVEL, seed:
         },
         "samples": _samples_json(backend.samples),
         "time": asdict(time),
+        "phases": _phases_json(backend.samples),
         "ratio": None if ratio is None else _ratio_json(ratio, str(run.baseline), verdict),
         "verdict": None if verdict is None else _verdict_json(verdict),
         "roofline": _roof_json(cell.roofs[label]),
@@ -141,6 +144,14 @@ def _case_json(run: CaseRun) -> Json:
 def _samples_json(samples: Sequence[Sample]) -> Json:
     names = ("process", "round", "position", "input", "calls", "bytes", "flops", "probe_read", "probe_bf16")
     return {name: [getattr(sample, name) for sample in samples] for name in names}
+
+
+def _phases_json(samples: Sequence[Sample]) -> Json | None:
+    """Median seconds of each phase over the samples; None where none was recorded."""
+    profiles = [sample.phases for sample in samples if sample.phases is not None]
+    if not profiles:
+        return None
+    return {name: float(np.median([profile[name] for profile in profiles])) for name in profiles[0]}
 
 
 def _ratio_json(ratio: Ratio, baseline: str, verdict: Verdict | None) -> Json:

@@ -102,6 +102,7 @@ class Worker:
         if cold:
             probes = self._probes(probe)
         outs, nanoseconds = _timed(calls)
+        phases = backend.phases()
         start = perf_counter_ns()
         arrays = [backend.result(out) for out in outs]
         after = perf_counter_ns() - start
@@ -114,6 +115,7 @@ class Worker:
             "result_seconds": after * 1e-9 / len(arrays),
             "dtype": dtype,
             "intact": intact,
+            "phases": None if phases is None else dict(phases),
             **probes,
         }
 

@@ -118,9 +118,9 @@ typedef struct {
 MOELAB_API moelab_status moelab_fused_moe(const void* packed, uint64_t bytes, const moelab_layer* expect,
                                           const moelab_call* call);
 
-// Seconds that each phase of the calling thread's last moelab_fused_moe took, waits included:
-// route, pack rows, GEMM1, GEMM2, combine. Filled only while MOELAB_PROFILE=1.
-MOELAB_API void moelab_last_profile(double seconds[5]);
+// Seconds of the calling thread's last moelab_fused_moe: how long a thread was busy, in the mean, with route, pack rows,
+// GEMM1, GEMM2 and combine, and how long it waited for the others. Filled only while MOELAB_PROFILE=1.
+MOELAB_API void moelab_last_profile(double seconds[6]);
 
 // ---- measurement and test hooks -------------------------------------------------------------------
 typedef enum { MOELAB_PEAK_BF16 = 0, MOELAB_PEAK_FP32 = 1, MOELAB_PEAK_READ = 2 } moelab_peak_kind;

@@ -10,8 +10,8 @@ torch.ops.moelab.fused_moe and torch.ops.moelab.fused_moe_out.
 from __future__ import annotations
 
 from moelab_kernels._call import fused_moe
-from moelab_kernels._info import build_info, isas, peak
+from moelab_kernels._info import build_info, isas, last_profile, peak
 from moelab_kernels._pack import Packer, pack
 from moelab_kernels._packed import PackedExperts
 
-__all__ = ["PackedExperts", "Packer", "build_info", "fused_moe", "isas", "pack", "peak"]
+__all__ = ["PackedExperts", "Packer", "build_info", "fused_moe", "isas", "last_profile", "pack", "peak"]

@@ -9,6 +9,8 @@ from typing import Any, Literal, TypeAlias
 from moelab_kernels import _openmp
 from moelab_kernels._lib import PEAK_KINDS, check, isa_index, isa_name, lib
 
+PHASES = ("route", "pack", "gemm1", "gemm2", "combine", "wait")
+
 PeakKind: TypeAlias = Literal["bf16", "fp32", "read"]
 
 
@@ -40,3 +42,14 @@ def peak(kind: PeakKind, *, isa: str | None = None, num_threads: int | None = No
     index = isa_index(isa)
     check(lib.moelab_peak(PEAK_KINDS.index(kind), index, _openmp.resolve(num_threads), seconds, byref(rate)))
     return rate.value
+
+
+def last_profile() -> dict[str, float]:
+    """Seconds of this thread's last `fused_moe`, by phase: what MOELAB_PROFILE=1 in the environment records.
+
+    route, pack, gemm1, gemm2, combine: how long a thread of the team was busy with it, in the mean over the threads;
+    wait: how long it waited for the others. Together they are the time of the C call. All zero without the variable.
+    """
+    seconds = (c_double * len(PHASES))()
+    lib.moelab_last_profile(seconds)
+    return dict(zip(PHASES, seconds, strict=True))

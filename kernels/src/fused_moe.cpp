@@ -4,7 +4,6 @@
 // (partition.h); nothing is reduced across threads, so the result does not depend on their number.
 #include <omp.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <cstring>
 
@@ -13,6 +12,7 @@
 #include "packed.h"
 #include "partition.h"
 #include "phase.h"
+#include "profile.h"
 #include "route.h"
 #include "scratch.h"
 #include "threads.h"
@@ -25,7 +25,7 @@ constexpr int64_t scratch_limit = int64_t{512} << 20;
 constexpr int64_t combine_columns = 512;  // so that one token is combined by several threads
 
 thread_local Scratch scratch;
-thread_local double profile[5];
+thread_local double profile[kPhases + 1];
 
 bool profiling() {
     static const bool on = [] {
@@ -33,10 +33,6 @@ bool profiling() {
         return text && *text && std::strcmp(text, "0") != 0;
     }();
     return on;
-}
-
-double now() {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 // The pieces of one chunk's scratch.
@@ -190,15 +186,9 @@ void combine(const Layout& layout, const moelab_call& call, const Work& work, ui
 
 void run_chunk(const Layout& layout, const void* packed, const moelab_call& call, const Work& work, int64_t token0,
                int64_t token1) {
-    const bool timed = profiling();
-    double mark = timed ? now() : 0;
-    const auto lap = [&mark](int phase) {  // by one thread, after a barrier
-        const double t = now();
-        profile[phase] += t - mark;
-        mark = t;
-    };
+    PhaseClock clock(profiling());
     route(call, token0, token1, layout.layer.num_experts, layout.isa->geometry.ra, work.routing);
-    if (timed) lap(0);
+    clock.end(kRoute);
     mark_phase<0>();
     const int64_t experts = layout.layer.num_experts, tile = layout.isa->geometry.mr;
     const Partition partition1(work.routing.rows, experts, layout.panels1, tile);
@@ -209,20 +199,25 @@ void run_chunk(const Layout& layout, const void* packed, const moelab_call& call
     {
         const int thread = omp_get_thread_num(), threads = omp_get_num_threads();
         pack_rows(layout, call, work, x, thread, threads);
+        clock.arrive(kPack);
 #pragma omp barrier
-        if (timed && thread == 0) lap(1);
+        if (thread == 0) clock.end(kPack);
         mark_phase<1>();
         run_gemm1(layout, packed, work, partition1, thread, threads);
+        clock.arrive(kGemm1);
 #pragma omp barrier
-        if (timed && thread == 0) lap(2);
+        if (thread == 0) clock.end(kGemm1);
         mark_phase<2>();
         run_gemm2(layout, packed, work, partition2, thread, threads);
+        clock.arrive(kGemm2);
 #pragma omp barrier
-        if (timed && thread == 0) lap(3);
+        if (thread == 0) clock.end(kGemm2);
         mark_phase<3>();
         combine(layout, call, work, out, token1 - token0, thread, threads);
+        clock.arrive(kCombine);
     }
-    if (timed) lap(4);
+    clock.end(kCombine);
+    clock.add_to(profile);
     mark_phase<4>();
 }
 
@@ -281,8 +276,8 @@ extern "C" moelab_status moelab_fused_moe(const void* packed, uint64_t bytes, co
     return MOELAB_OK;
 }
 
-extern "C" void moelab_last_profile(double seconds[5]) {
-    for (int i = 0; i < 5; ++i) seconds[i] = profile[i];
+extern "C" void moelab_last_profile(double seconds[6]) {
+    for (int i = 0; i <= kPhases; ++i) seconds[i] = profile[i];
 }
 
 extern "C" moelab_status moelab_partition_cost(const moelab_layer* layer, int32_t gemm, const int64_t* rows,

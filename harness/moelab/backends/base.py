@@ -80,5 +80,9 @@ class Backend(ABC):
         code path does not use it), "yes", or "possible" where the library does not tell.
         """
 
+    def phases(self) -> Mapping[str, float] | None:
+        """Seconds of the last call by phase, where the worker was started to profile and the backend can tell."""
+        return None
+
     def close(self) -> None:  # noqa: B027 - most have nothing to give back
         """Gives back memory and threads. The object is of no use afterwards."""

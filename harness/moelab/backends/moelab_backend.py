@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -95,6 +95,12 @@ class Moelab(Backend):
             "threads": self._threads,
             "amx": amx.with_amx() if isa is not None and isa.startswith("amx") else amx.without_amx(),
         }
+
+    def phases(self) -> Mapping[str, float] | None:
+        import moelab_kernels
+
+        found: dict[str, float] = moelab_kernels.last_profile()
+        return found if any(found.values()) else None
 
     def close(self) -> None:
         self._packed = None
