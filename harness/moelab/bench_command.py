@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from moelab import expect, machine, options, provenance, results
+from moelab import checkpoint, expect, machine, options, provenance, results
 from moelab.backend_loading import load
 from moelab.backends import environments
 from moelab.plan import Plan
@@ -25,6 +25,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_to(parser.add_argument)
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to put result.json and report/")
     parser.add_argument("--no-report", action="store_true", help="the result file alone")
+    parser.add_argument(
+        "--resume", type=Path, metavar="FOLDER", help="go on with the interrupted run in that folder; no other options"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -34,26 +37,27 @@ def run(arguments: argparse.Namespace) -> int:
 
 def measure(arguments: argparse.Namespace) -> tuple[int, dict[str, Any] | None]:
     """The exit status and the result document; None where nothing was measured."""
-
-    def value_of(name: str) -> Any:
-        return getattr(arguments, name)
-
+    going_on = arguments.resume is not None
     try:
-        plan = options.plan_of(value_of)
-        facts: Any = machine.gather()
-        unmet = expect.unmet(expect.parse(arguments.expect), facts) if arguments.expect else []
+        if going_on:
+            arguments = resumed(arguments)
+        plan = checked_plan(arguments)
     except ValueError as error:
-        return _refuse(str(error))
-    if unmet:
-        return _refuse("not the machine that was expected: " + "; ".join(unmet))
-    if facts["emulated"] and not arguments.emulated:
-        return _refuse("instructions are emulated here; a time would mean nothing, none is taken")
+        print(f"moelab bench: {error}", file=sys.stderr)
+        return USAGE, None
     folder = (arguments.out or default_folder()).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     result = folder / "result.json"
     result.unlink(missing_ok=True)
+    record = folder / checkpoint.NAME
+    if not going_on:
+        record.unlink(missing_ok=True)
     fetch_peers(plan)
-    status = _run_suite(options.arguments_of(value_of), result)
+    status = _run_suite(options.arguments_of(vars(arguments).__getitem__), result)
+    if status in (0, WRONG):  # through to the end
+        record.unlink(missing_ok=True)
+    elif record.exists():
+        print(f"moelab bench: interrupted; to go on: bench --resume {folder}", file=sys.stderr)
     if not result.exists():
         print("moelab bench: nothing was measured, so there is no result file", file=sys.stderr)
         return status or WRONG, None
@@ -69,9 +73,33 @@ def measure(arguments: argparse.Namespace) -> tuple[int, dict[str, Any] | None]:
     return status or (WRONG if document["moelab"]["broken"] else 0), document
 
 
-def _refuse(why: str) -> tuple[int, None]:
-    print(f"moelab bench: {why}", file=sys.stderr)
-    return USAGE, None
+def checked_plan(arguments: argparse.Namespace) -> Plan:
+    """What the options ask for. ValueError where one is wrong, or the machine is not the one that was expected."""
+    plan = options.plan_of(vars(arguments).__getitem__)
+    facts: Any = machine.gather()
+    if arguments.expect and (unmet := expect.unmet(expect.parse(arguments.expect), facts)):
+        raise ValueError("not the machine that was expected: " + "; ".join(unmet))
+    if facts["emulated"] and not arguments.emulated:
+        raise ValueError("instructions are emulated here; a time would mean nothing, none is taken")
+    return plan
+
+
+def resumed(arguments: argparse.Namespace) -> argparse.Namespace:
+    """The options of the interrupted run in the folder; ValueError where it cannot be gone on with."""
+    given = options.arguments_of(vars(arguments).__getitem__)
+    if given or arguments.out is not None:
+        raise ValueError(f"--resume {arguments.resume}: takes the options of that run, expected no others: {given}")
+    folder = arguments.resume.resolve()
+    before = checkpoint.read(folder / checkpoint.NAME)
+    facts: Any = machine.gather()
+    if changed := checkpoint.differences(before.identity, checkpoint.identity(facts)):
+        raise ValueError(f"--resume {folder}: another run's part can follow, not this one's: {'; '.join(changed)}")
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    again = parser.parse_args(before.arguments)
+    again.out, again.no_report = folder, arguments.no_report
+    print(f"moelab bench: going on after {', '.join(before.measured)}", file=sys.stderr)
+    return again
 
 
 def _run_suite(arguments: list[str], result: Path) -> int:
@@ -84,13 +112,20 @@ def _run_suite(arguments: list[str], result: Path) -> int:
     command = [
         *(sys.executable, "-m", "pytest", "-p", "moelab.plugin", "-p", "no:cacheprovider", "-c", "/dev/null"),
         *("--rootdir", str(suite.parent), "--import-mode=importlib", "-s", "-q", "--no-header", "-rfE"),
-        *("--benchmark-quiet", "--benchmark-json", str(result), *forwarded, str(suite)),
+        *("--benchmark-quiet", "--benchmark-json", str(result), *forwarded),
+        *("--moelab-record", str(result.with_name(checkpoint.NAME)), str(suite)),
     ]
     # The oracle works on several experts at once: threads inside each product would only get in each other's way.
     with subprocess.Popen(command, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}) as suite_process:
         before = signal.signal(signal.SIGTERM, lambda *_: suite_process.terminate())
         try:
             return suite_process.wait()
+        except KeyboardInterrupt:  # at a terminal the suite has got it too, and ends its workers
+            try:
+                return suite_process.wait(timeout=30)
+            except subprocess.TimeoutExpired:
+                suite_process.terminate()
+                return suite_process.wait()
         finally:
             signal.signal(signal.SIGTERM, before)
 

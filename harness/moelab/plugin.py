@@ -10,11 +10,12 @@ import signal
 import time
 import uuid
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from moelab import advice, expect, machine, options, provenance, results, statistics
+from moelab import advice, checkpoint, expect, machine, options, provenance, results, statistics
 from moelab.backend_loading import label_of
 from moelab.measurement import BackendRun, CaseRun, Missing
 from moelab.plan import Plan
@@ -26,21 +27,32 @@ BENCH = pytest.StashKey["Bench"]()
 
 
 class Bench:
-    """State of one pytest session: the plan, and what has been measured of it."""
+    """State of one pytest session: the plan, and what has been measured of it, there or before an interruption."""
 
-    def __init__(self, plan: Plan, arguments: list[str], facts: Json) -> None:
+    def __init__(self, plan: Plan, arguments: list[str], facts: Json, record: Path | None = None) -> None:
         self.plan, self.arguments, self.facts = plan, arguments, facts
-        self.started = datetime.now(UTC)
+        self.started = datetime.now(UTC).isoformat(timespec="seconds")
+        self.measured: checkpoint.Measured = {}
         self._clock = time.monotonic()
         self._run: Run | None = None
-        self.measured: dict[str, tuple[list[CaseRun], list[Missing]]] = {}
+        self._record, self._identity, self._resumed = record, checkpoint.identity(facts), list[str]()
+        if record is not None and record.exists():
+            before = checkpoint.read(record)
+            self.started, self.measured = before.started, before.measured
+            self._clock -= before.seconds
+            self._resumed = list(before.measured)
 
     def workload(self, name: str) -> tuple[list[CaseRun], list[Missing]]:
         """Measured when first asked for."""
         if self._run is None:
-            self._run = Run(self.plan, Progress(budget=self.plan.budget))
+            self._run = Run(self.plan, Progress(budget=self.plan.budget), done=self._resumed)
         if name not in self.measured:
             self.measured[name] = self._run.measure(name)
+            if self._record is not None:
+                seconds = time.monotonic() - self._clock
+                checkpoint.Checkpoint(self.arguments, self._identity, self.started, seconds, self.measured).write(
+                    self._record
+                )
         return self.measured[name]
 
     def case(self, workload: str, case_id: str) -> CaseRun | None:
@@ -61,6 +73,8 @@ class Bench:
         runs = [cell.run for cell in cells]
         environments = [b.environment for run in runs for b in run.backends.values() if b.name == "moelab"]
         conditions = [f"{run.case.id}: {text}" for run in runs for text in run.conditions]
+        if self._resumed:
+            conditions.append(f"the run was interrupted; measured before that: {', '.join(self._resumed)}")
         return results.moelab_block(
             cells,
             run=self._run_json(),
@@ -75,7 +89,7 @@ class Bench:
     def _run_json(self) -> Json:
         return {
             "id": uuid.uuid4().hex[:12],
-            "started": self.started.isoformat(timespec="seconds"),
+            "started": self.started,
             "seconds": time.monotonic() - self._clock,
             "command": provenance.command(self.arguments),
             "options": self.plan.as_dict(),
@@ -91,7 +105,9 @@ class Bench:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    options.add_to(parser.getgroup("moelab", "moelab: interleaved measurement of fused MoE").addoption, "--moelab-")
+    group = parser.getgroup("moelab", "moelab: interleaved measurement of fused MoE")
+    options.add_to(group.addoption, "--moelab-")
+    group.addoption("--moelab-record", type=Path, metavar="FILE", help="keeps what is measured, and goes on from it")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -108,7 +124,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("not the machine that was expected: " + "; ".join(unmet))
     # Ends as by Ctrl-C: workers are ended and the weights, gigabytes of shared memory, removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    config.stash[BENCH] = Bench(plan, options.arguments_of(value_of), facts)
+    config.stash[BENCH] = Bench(plan, options.arguments_of(value_of), facts, value_of("record"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

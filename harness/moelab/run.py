@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,15 +28,16 @@ class EmulatedError(RuntimeError):
 class Run:
     """Measures the plan's workloads on demand, so that a test runner can ask for them one by one."""
 
-    def __init__(self, plan: Plan, progress: Progress) -> None:
+    def __init__(self, plan: Plan, progress: Progress, *, done: Sequence[str] = ()) -> None:
+        """`done`: workloads that have had their share of the budget in an earlier session."""
         if machine.emulated() and not plan.emulated:
             raise EmulatedError(
                 "instructions are emulated on this machine; a time would mean nothing, so none is taken"
             )
         self.plan, self.progress = plan, progress
         self.cpus = bound_cpus(plan.threads)
-        self._left = list(plan.workloads)
-        self._deadline = time.monotonic() + plan.budget
+        self._left = [name for name in plan.workloads if name not in done]
+        self._deadline = time.monotonic() + plan.budget * len(self._left) / len(plan.workloads)
 
     def measure(self, workload: str) -> tuple[list[CaseRun], list[Missing]]:
         """All cases of one workload. The time that is left is shared out among the workloads still to come."""
