@@ -163,6 +163,12 @@ def sanitizers(session: nox.Session) -> None:
     run_in_lab(session, "python", "ci/sanitizers.py", *session.posargs)
 
 
+@nox.session(venv_backend="none", requires=["lab"], default=False)
+def mutants(session: nox.Session) -> None:
+    """Can the tests fail? Puts known faults into the kernels one at a time: `nox -s mutants [-- --sample N]`."""
+    run_in_lab(session, "python", "ci/mutants.py", *session.posargs)
+
+
 @nox.session(default=False)
 def images(session: nox.Session) -> None:
     """Builds the images for both architectures, twice, and runs them."""

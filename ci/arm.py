@@ -48,13 +48,18 @@ class Cpu:
     numpy: bool = False
 
 
+# Which instruction sets there are, what is refused and how, and everything that belongs to none of them.
+ANY = ("--filter", "isa.,partition.,chain.models,arguments.the_message,arguments.memory")
+
 FALLBACK = ("neon", "scalar")
 CPUS = (
-    Cpu("max,sve=off", ("neon_bf16", *FALLBACK), (("--isa", "neon_bf16"),), numpy=True),
+    Cpu("max,sve=off", ("neon_bf16", *FALLBACK), (("--isa", "neon_bf16"), ANY), numpy=True),
     # No BF16: the kernel that needs it must be refused, and the fallback must pass.
-    Cpu("neoverse-n1", FALLBACK, (("--isa", "neon"), ("--isa", "scalar", "--filter", PART)), numpy=True),
-    Cpu("cortex-a76", FALLBACK, (("--isa", "neon", "--filter", PART),), numpy=True),
-    Cpu("max", ("neon_bf16", *FALLBACK), (("--isa", "neon_bf16", "--filter", PART),)),
+    Cpu("neoverse-n1", FALLBACK, (("--isa", "neon"), ("--isa", "scalar", "--filter", PART), ANY), numpy=True),
+    Cpu("cortex-a76", FALLBACK, (("--isa", "neon", "--filter", PART), ANY), numpy=True),
+    Cpu("cortex-a72", FALLBACK, (("--isa", "neon", "--filter", PART), ANY)),
+    Cpu("a64fx", FALLBACK, (("--isa", "neon", "--filter", PART), ANY)),  # SVE of 512 bits, no BF16
+    Cpu("max", ("neon_bf16", *FALLBACK), (("--isa", "neon_bf16", "--filter", PART), ANY)),
 )
 
 
@@ -83,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not native:
         missing = install()
         if missing:
-            return not_run(str(missing))
+            return not_run(missing)
     try:
         machine = native_machine() if native else emulated_machine()
     except (RootError, subprocess.CalledProcessError) as error:
@@ -147,9 +152,10 @@ def emulated_jobs(machine: Machine, chosen: Sequence[str] | None) -> list[Job]:
             continue
         # The prefix also as a variable: where the system starts Arm programs by itself, tests start themselves again.
         environment = {"QEMU_CPU": cpu.name, "QEMU_LD_PREFIX": str(machine.libraries), "OMP_NUM_THREADS": "2"}
+        expected = {"MOELAB_EXPECTED_ISAS": ",".join(cpu.isas)}
         for arguments in cpu.cpp:
             command = machine.command(machine.build / "tests" / "moelab_tests", "--quick", *arguments)
-            jobs.append(Job(f"{cpu.name}: C++ {' '.join(arguments)}", command, environment))
+            jobs.append(Job(f"{cpu.name}: C++ {' '.join(arguments)}", command, {**environment, **expected}))
         if cpu.numpy and machine.root and machine.site:
             interpreter = python_of(machine.root)
             jobs.append(numpy_job(cpu.name, machine.command(interpreter), machine, environment, cpu.isas))

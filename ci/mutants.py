@@ -5,7 +5,11 @@
 
 A mutant of kernels/tests/mutants.toml changes one text of one file. Only the object that holds it is compiled again and
 linked with the others of an ordinary build; the test that should catch it runs first, the rest of the quick tests only
-if it does not. Survivors are printed and make the exit status 1: each is a hole in the tests.
+if it does not. Survivors are printed and make the exit status 1: each is a hole in the tests. A mutant of an
+instruction set that this machine can neither run nor emulate is reported as not runnable here, never as caught.
+
+A sample is drawn from the mutants that can run here, by a seed that is the commit's unless given: every revision tries
+others, and the same revision the same ones.
 """
 
 from __future__ import annotations
@@ -30,7 +34,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "kernels" / "src"
 TABLE = ROOT / "kernels" / "tests" / "mutants.toml"
-SECONDS_PER_RUN = 240  # a mutant that hangs is caught too, by the time it takes
+# A mutant that hangs is caught too, by the time it takes: many times what the unchanged kernels need.
+SECONDS_PER_TEST = {"native": 120, "aarch64": 600}
+SECONDS_PER_RUN = {"native": 240, "aarch64": 1200}
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,7 @@ class Build:
 
     def __init__(self, folder: Path, arch: str, jobs: int) -> None:
         self.folder = folder / arch
+        self.arch = arch
         self.runner: list[str] = []
         # A copy, so that work on the sources meanwhile does not mix two states of them.
         copied = folder / "kernels"
@@ -129,11 +136,12 @@ class Build:
         """The tests that fail, shortened; empty if none does."""
         isa = ["--isa", mutant.isa] if mutant.isa else []
         quick = ["--quick"] if mutant.quick else []
-        command = [*self.runner, str(program), *quick, "--timeout", "120", *isa, *options]
+        command = [*self.runner, str(program), *quick, "--timeout", str(SECONDS_PER_TEST[self.arch]), *isa, *options]
         environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
         try:
+            limit = SECONDS_PER_RUN[self.arch]
             result = subprocess.run(
-                command, check=False, capture_output=True, text=True, timeout=SECONDS_PER_RUN, env=environment
+                command, check=False, capture_output=True, text=True, timeout=limit, env=environment
             )
         except subprocess.TimeoutExpired:
             return "a test that does not end"
@@ -142,7 +150,8 @@ class Build:
         names = re.findall(r"^FAIL ([\w./]+)", result.stdout, re.MULTILINE)
         if not names:
             raise RuntimeError(f"{mutant.name}: exit status {result.returncode}, no test failed: {result.stderr}")
-        return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        first = names[0] + " (timeout)" * ("TIMEOUT" in result.stdout)
+        return first + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
     def judge(self, mutant: Mutant) -> Verdict:
         start = time.monotonic()
@@ -169,54 +178,97 @@ def usable(arch: str) -> str | None:
     return None
 
 
-def isas_here(build: Build) -> set[str]:
-    """The instruction sets that this machine can run."""
+def split_by_machine(mutants: list[Mutant], build: Build) -> tuple[list[Mutant], list[Mutant]]:
+    """Those whose instruction set this machine can run or emulate, and the others."""
     listed = output(*build.runner, str(build.folder / "tests" / "moelab_tests"), "--list")
-    return set(re.findall(r"/(\w+)$", listed, re.MULTILINE))
-
-
-def run(mutants: list[Mutant], arch: str, arguments: argparse.Namespace) -> list[Verdict]:
-    build = Build(arguments.build, arch, arguments.jobs)
-    here = isas_here(build)
+    here = set(re.findall(r"/(\w+)$", listed, re.MULTILINE))
     runnable = [mutant for mutant in mutants if not mutant.isa or mutant.isa in here]
-    for mutant in mutants:
-        if mutant not in runnable:
-            print(f"not run   {mutant.name}: this CPU has no {mutant.isa}", flush=True)
-    baseline = Mutant("unchanged", "", "", "", "", "", "", arch)
+    return runnable, [mutant for mutant in mutants if mutant not in runnable]
+
+
+def run(mutants: list[Mutant], build: Build, arguments: argparse.Namespace) -> list[Verdict]:
+    baseline = Mutant("unchanged", "", "", "", "", "", "", build.arch)
     if caught := build.failures(build.folder / "tests" / "moelab_tests", baseline, "--filter", "sizes.,ids.,packing."):
         raise SystemExit(f"the unchanged kernels fail already: {caught}")
     verdicts = []
     with ThreadPoolExecutor(arguments.jobs) as pool:
-        for verdict in pool.map(build.judge, runnable):
+        for verdict in pool.map(build.judge, mutants):
             name, caught = verdict.mutant.name, verdict.caught_by
             print(f"{'caught' if caught else 'SURVIVED':9} {name}: {caught} ({verdict.seconds:.0f} s)", flush=True)
             verdicts.append(verdict)
     return verdicts
 
 
+def commit() -> str:
+    """The revision, as the seed of a sample; "unknown" outside a checkout."""
+    done = subprocess.run(["git", "rev-parse", "HEAD"], check=False, capture_output=True, text=True, cwd=ROOT)
+    return done.stdout.strip() or "unknown"
+
+
 def arguments_of_the_command_line() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, help="this many, chosen by --seed (default: all)")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", default=None, help="any text (default: the commit)")
     parser.add_argument("--only", help="comma-separated names")
     parser.add_argument("--arch", choices=("native", "aarch64", "all"), default="all")
     parser.add_argument("--build", type=Path, default=ROOT / "build" / "mutants")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--check", action="store_true", help="only whether every mutant fits the sources")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    arguments.seed = arguments.seed or commit()
+    return arguments
 
 
-def selected(mutants: list[Mutant], arguments: argparse.Namespace) -> list[Mutant]:
-    """What --only and --sample leave."""
-    if arguments.only:
-        wanted = set(arguments.only.split(","))
-        if unknown := wanted - {mutant.name for mutant in mutants}:
-            raise SystemExit(f"--only: no mutant is called {', '.join(sorted(unknown))}")
-        mutants = [mutant for mutant in mutants if mutant.name in wanted]
+def named(mutants: list[Mutant], only: str | None) -> list[Mutant]:
+    """What --only leaves."""
+    if not only:
+        return mutants
+    wanted = set(only.split(","))
+    if unknown := wanted - {mutant.name for mutant in mutants}:
+        raise SystemExit(f"--only: no mutant is called {', '.join(sorted(unknown))}")
+    return [mutant for mutant in mutants if mutant.name in wanted]
+
+
+def sampled(mutants: list[Mutant], arguments: argparse.Namespace) -> list[Mutant]:
+    """What --sample leaves, by name."""
     if arguments.sample is None:
         return mutants
     chosen = random.Random(arguments.seed).sample(mutants, min(arguments.sample, len(mutants)))  # noqa: S311
+    print(f"{len(chosen)} of {len(mutants)} mutants, by the seed {arguments.seed}", flush=True)
     return sorted(chosen, key=lambda mutant: mutant.name)
+
+
+@dataclass
+class Plan:
+    """What a run will try: per architecture its build and its mutants, and what cannot run here or was not drawn."""
+
+    chosen: dict[str, tuple[Build, list[Mutant]]]
+    not_here: list[Mutant]
+    not_drawn: int
+
+
+def plan(mutants: list[Mutant], arguments: argparse.Namespace) -> Plan:
+    """Builds what is needed to know which mutants can run here, and draws the sample."""
+    builds: dict[str, Build] = {}
+    candidates: list[Mutant] = []
+    not_here: list[Mutant] = []
+    for arch in ("native", "aarch64") if arguments.arch == "all" else (arguments.arch,):
+        mine = [mutant for mutant in mutants if mutant.arch == arch]
+        if not mine:
+            continue
+        if reason := usable(arch):
+            print(f"\n!!! {len(mine)} mutants of {arch} DID NOT RUN: {reason}\n")
+            if os.environ.get("CI") == "true":
+                raise SystemExit(1)
+            not_here += mine
+            continue
+        builds[arch] = Build(arguments.build, arch, arguments.jobs)
+        runnable, others = split_by_machine(mine, builds[arch])
+        candidates += runnable
+        not_here += others
+    drawn = sampled(candidates, arguments)
+    chosen = {arch: (build, [mutant for mutant in drawn if mutant.arch == arch]) for arch, build in builds.items()}
+    return Plan(chosen, not_here, len(candidates) - len(drawn))
 
 
 def main() -> int:
@@ -228,20 +280,15 @@ def main() -> int:
     if arguments.check:
         print(f"{len(mutants)} mutants fit the sources")
         return 0
-    mutants = selected(mutants, arguments)
-    verdicts: list[Verdict] = []
-    for arch in ("native", "aarch64"):
-        mine = [mutant for mutant in mutants if mutant.arch == arch]
-        if not mine or arguments.arch not in (arch, "all"):
-            continue
-        if reason := usable(arch):
-            print(f"\n!!! {len(mine)} mutants of {arch} DID NOT RUN: {reason}\n")
-            if os.environ.get("CI") == "true":
-                return 1
-            continue
-        verdicts += run(mine, arch, arguments)
+    planned = plan(named(mutants, arguments.only), arguments)
+    for mutant in planned.not_here:
+        print(f"not here  {mutant.name}: nothing here runs {mutant.isa}", flush=True)
+    verdicts = [verdict for build, mine in planned.chosen.values() if mine for verdict in run(mine, build, arguments)]
     survivors = [verdict.mutant.name for verdict in verdicts if not verdict.caught_by]
-    print(f"mutants: {len(verdicts) - len(survivors)} caught, {len(survivors)} survived")
+    print(
+        f"mutants: {len(verdicts) - len(survivors)} caught, {len(survivors)} survived, "
+        f"{len(planned.not_here)} not runnable here, {planned.not_drawn} not in the sample"
+    )
     if survivors:
         print("survivors: " + ", ".join(survivors))
     return bool(survivors)

@@ -2,8 +2,8 @@
 
     python ci/sanitizers.py [--only asan,tsan,fuzz,valgrind,baseline] [--build DIR] [--fuzz-seconds N] [--jobs N]
 
-Needs clang with its OpenMP runtime, and valgrind: `apt-get install clang libomp-dev valgrind` (Debian, Ubuntu).
-A tool that is missing is an error in CI (CI=true) and a loud line elsewhere.
+Needs clang with its OpenMP runtime and sanitizers, and valgrind; installs them with apt where it may. A tool that is
+missing is an error in CI (CI=true) and a loud line elsewhere.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH hides this folder
+import system_packages
+
 ROOT = Path(__file__).resolve().parent.parent
 FUZZ_CORPUS = ROOT / "kernels" / "tests" / "fuzz" / "corpus"
 # Two processors are shared with whatever else runs: spinning threads would wait for each other's time slices.
@@ -24,22 +27,30 @@ PASSIVE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 
 
 class MissingToolError(Exception):
-    """A tool is not installed; the message says how to get it."""
+    """A tool is not installed."""
+
+    def __init__(self, what: str, *packages: str) -> None:
+        super().__init__(what)
+        self.packages = packages
 
 
-def tool(*names: str, package: str) -> str:
-    for name in names:
-        if found := shutil.which(name):
-            return found
-    raise MissingToolError(f"{names[0]} is not installed: apt-get install {package}")
+def tool(name: str) -> str:
+    """Path of a program that has the name of its package."""
+    if found := shutil.which(name):
+        return found
+    raise MissingToolError(name, name)
 
 
 def clang() -> str:
-    """The newest clang that has its own OpenMP runtime installed."""
+    """The newest clang that has its own OpenMP runtime, Archer and the sanitizers' runtimes installed."""
     for name in ["clang++", *(f"clang++-{version}" for version in range(30, 13, -1))]:
-        if (found := shutil.which(name)) and beside(found, "libomp.so").exists():
-            return found
-    raise MissingToolError("clang with its OpenMP runtime is not installed: apt-get install clang libomp-dev")
+        found = shutil.which(name)
+        if found and all(beside(found, library).exists() for library in ("libomp.so", "libarcher.so")):
+            resources = subprocess.run([found, "-print-resource-dir"], check=True, capture_output=True, text=True)
+            if list(Path(resources.stdout.strip()).rglob("libclang_rt.asan*.a")):
+                return found
+    # llvm: the symbolizer, for stacks with names.
+    raise MissingToolError("clang with OpenMP and sanitizers", "clang", "libclang-rt-dev", "libomp-dev", "llvm")
 
 
 def beside(compiler: str, library: str) -> Path:
@@ -101,8 +112,6 @@ def tsan(arguments: argparse.Namespace) -> None:
     folder = arguments.build / "tsan"
     # Archer tells ThreadSanitizer about OpenMP's synchronisation; without it every barrier looks like a race.
     archer = beside(compiler, "libarcher.so")
-    if not archer.exists():
-        raise MissingToolError(f"{archer} is not there; it comes with clang's libomp-dev")
     flags = "-DCMAKE_CXX_FLAGS=-O1 -DMOELAB_SANITIZED"
     build(folder, "moelab_tests", arguments.jobs, compiler, "-DMOELAB_TESTS=ON", "-DMOELAB_SANITIZE=thread", flags)
     tests = str(folder / "tests" / "moelab_tests")
@@ -149,8 +158,8 @@ def fuzz(arguments: argparse.Namespace) -> None:
 def valgrind(arguments: argparse.Namespace) -> None:
     """Uninitialised values in the scalar path and the driver."""
     folder = arguments.build / "valgrind"
-    checker = tool("valgrind", package="valgrind")
-    compiler = tool("g++", package="g++")
+    checker = tool("valgrind")
+    compiler = tool("g++")
     build(folder, "moelab_tests", arguments.jobs, compiler, "-DMOELAB_TESTS=ON", "-DCMAKE_CXX_FLAGS=-g")
     tests = str(folder / "tests" / "moelab_tests")
     selected = "sizes.everything,sizes.more,sizes.experts,ids.minus,ids.both,packing.interleaved,router_weight.on_input"
@@ -163,7 +172,7 @@ def valgrind(arguments: argparse.Namespace) -> None:
 def baseline(arguments: argparse.Namespace) -> None:
     """Nothing above the baseline before CPU detection."""
     folder = arguments.build / "baseline"
-    build(folder, "moelab_objects", arguments.jobs, tool("g++", package="g++"))
+    build(folder, "moelab_objects", arguments.jobs, tool("g++"))
     run([sys.executable, str(ROOT / "ci" / "baseline.py"), str(folder)])
 
 
@@ -174,6 +183,17 @@ PARTS: dict[str, Callable[[argparse.Namespace], None]] = {
     "fuzz": fuzz,
     "valgrind": valgrind,
 }
+
+
+def run_part(name: str, arguments: argparse.Namespace) -> None:
+    """A part; what it needs is installed on the way, where that is possible. Raises MissingToolError otherwise."""
+    try:
+        PARTS[name](arguments)
+    except MissingToolError as error:
+        if reason := system_packages.install(error.packages):
+            how = system_packages.by_hand(error.packages)
+            raise MissingToolError(f"{error} is missing ({reason}). {how}") from error
+        PARTS[name](arguments)
 
 
 def main() -> int:
@@ -190,7 +210,7 @@ def main() -> int:
     for name in selected:
         start = time.monotonic()
         try:
-            PARTS[name](arguments)
+            run_part(name, arguments)
             outcome = "passed"
         except MissingToolError as error:
             print(f"\n!!! {name} DID NOT RUN: {error}\n", flush=True)

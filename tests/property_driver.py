@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import builtins
+import os
+import signal
+import socket
+import subprocess
+import sys
 from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from moelab import backends, bf16
+from moelab import backend_loading, bf16
 from moelab.bounds import reference
 from moelab.check import check
 from moelab.weights import Weights
-from moelab.workloads import Case, Inputs, Layer
+from moelab.worker_process import package_path, python_of
+from moelab.workloads import Inputs, Layer
 
 Array = npt.NDArray[Any]
 
@@ -65,43 +74,115 @@ def make_problem(
     return Problem(layer, weights, Inputs(normal(1, tokens, hidden), router, ids))
 
 
-class Driver:
-    """Calls a backend by name; a case that it cannot run skips the test with its own reason."""
+class BackendCrashedError(Exception):
+    """The process of the backend ended, or did not answer in time."""
 
-    def __init__(self, name: str) -> None:
+
+class BackendError(RuntimeError):
+    """An exception of the backend that is none of Python's own."""
+
+
+class Worker:
+    """The process that runs a backend; started anew after a crash."""
+
+    def __init__(self, name: str, folder: Path, timeout: float = 120.0) -> None:
         self.name = name
-        backend = backends.create(name)
-        if reason := backend.unavailable():
-            pytest.skip(f"{name}: {reason}")
+        self.timeout = timeout
+        self._folder = folder
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def ask(self, what: str, *arguments: object) -> Any:
+        """The worker's answer. Raises what the backend raised, BackendCrashedError, or skips the test."""
+        if self._process is None:
+            self._start()
+        assert self._process is not None
+        try:
+            self._connection.send((what, arguments))
+            if not self._connection.poll(self.timeout):
+                self.close()
+                raise BackendCrashedError(f"{self.name}: no answer within {self.timeout:.0f} s")
+            kind, answer = self._connection.recv()
+        except (EOFError, ConnectionError):
+            code = self._process.wait(30)
+            self.close()
+            how = signal.Signals(-code).name if code < 0 else f"exit status {code}"
+            raise BackendCrashedError(f"{self.name}: its process ended by {how}\n{self._said()}") from None
+        if kind == "not for it":
+            pytest.skip(f"{self.name}: {answer}")
+        if kind == "raised":
+            error, message = answer
+            known = getattr(builtins, error, None)
+            if isinstance(known, type) and issubclass(known, Exception):
+                raise known(message)
+            raise BackendError(f"{error}: {message}")
+        return answer
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._connection.close()
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def _start(self) -> None:
+        ours, theirs = socket.socketpair()
+        python = python_of(backend_loading.load(self.name).environment)
+        command = [*python, str(Path(__file__).with_name("property_worker.py")), str(theirs.fileno()), self.name]
+        path = package_path(python == [sys.executable], self._folder)
+        with theirs, self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **path, "PYTHONSAFEPATH": "1"},
+                pass_fds=(theirs.fileno(),),
+            )
+        self._connection = Connection(ours.detach())
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "worker.log"
+
+    def _said(self) -> str:
+        return "\n".join(self._log.read_text(errors="replace").strip().splitlines()[-5:])
+
+
+class Driver:
+    """Calls a backend through its worker; a case that it cannot run skips the test with its own reason."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.name = worker.name
+        self._worker = worker
+        if reason := worker.ask("unavailable"):
+            pytest.skip(f"{self.name}: {reason}")
 
     def outputs(self, problem: Problem, *calls: Problem, threads: int = 2, repeat: int = 1) -> list[Array]:
         """Packs the layer of `problem` once; the outputs of it and of other calls of the same layer."""
-        backend = backends.create(self.name)
-        for call in (problem, *calls):
-            case = Case(problem.layer, len(call.inputs.x), threads=threads)
-            if reason := backend.unsuited(case):
-                pytest.skip(f"{self.name}: {reason}")
-        backend.prepare(problem.weights, problem.layer, threads)
-        try:
-            found = []
-            for call in (problem, *calls):
-                run = backend.bind(call.inputs)
-                found += [np.array(backend.result(run()), copy=True) for _ in range(repeat)]
-            return found
-        finally:
-            backend.close()
+        return self._run(problem, calls, threads, repeat)[0]
 
     def output(self, problem: Problem, *, threads: int = 2) -> Array:
         return self.outputs(problem, threads=threads)[0]
 
+    def changed(self, problem: Problem) -> list[str]:
+        """Names of the caller's arrays that packing or a call wrote to."""
+        return self._run(problem, (), 2, 1)[1]
+
     def check(self, problem: Problem, *, threads: int = 2) -> None:
         """The output lies within the bound that the backend's own rounding points give."""
-        self.check_output(problem, self.output(problem, threads=threads))
-
-    def check_output(self, problem: Problem, out: Array) -> None:
-        rounding = backends.create(self.name).rounding
+        out = self.output(problem, threads=threads)
+        rounding = self._worker.ask("rounding")
         verdict = check(out, reference(problem.weights, problem.layer, problem.inputs, rounding))
         assert verdict.ok, f"{self.name}, {problem.layer}: {verdict.reason}"
+
+    def _run(
+        self, problem: Problem, calls: tuple[Problem, ...], threads: int, repeat: int
+    ) -> tuple[list[Array], list[str]]:
+        inputs = [call.inputs for call in (problem, *calls)]
+        found: tuple[list[Array], list[str]] = self._worker.ask(
+            "outputs", problem.layer, problem.weights, inputs, threads, repeat
+        )
+        return found
 
 
 def assert_same_bits(first: Array, second: Array, what: str) -> None:

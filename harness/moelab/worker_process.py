@@ -57,7 +57,7 @@ class WorkerProcess:
         command = [*python, "-c", _START, ",".join(map(str, cpus))]
         command += [str(number) for number in (to_worker[0], from_worker[1], threads)]
         own = python == [sys.executable]
-        environment = {**os.environ, **_settings(threads), **_package_path(own, log.parent), **settings}
+        environment = {**os.environ, **_settings(threads), **package_path(own, log.parent), **settings}
         with log.open("ab") as output:
             self._process = subprocess.Popen(
                 command,
@@ -168,7 +168,7 @@ def _settings(threads: int) -> dict[str, str]:
     }
 
 
-def _package_path(own: bool, folder: Path) -> dict[str, str]:
+def package_path(own: bool, folder: Path) -> dict[str, str]:
     """Lets a worker import this package, and in another interpreter nothing else of this one's packages."""
     package = Path(__file__).resolve().parent
     if own:

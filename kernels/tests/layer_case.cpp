@@ -111,13 +111,13 @@ moelab_call plain_call(const Problem& p, uint16_t* out) {
     return c;
 }
 
-Packed pack(const Problem& p, int isa, int threads) {
+Packed pack(const Problem& p, int isa, int threads, Guarded::Side side) {
     const int64_t H = p.hidden, I = p.intermediate;
     Packed packed;
     packed.layer = layer_of(p, isa);
     uint64_t bytes = 0;
     CHECK_STATUS(moelab_packed_bytes(&packed.layer, &bytes), MOELAB_OK);
-    packed.memory = Guarded(bytes, Guarded::kEnd, 64);
+    packed.memory = Guarded(bytes, side, 64);
     void* data = packed.memory.data();
     CHECK_STATUS(moelab_pack_begin(&packed.layer, data, bytes), MOELAB_OK);
     for (int64_t e = 0; e < p.experts; e++) {
@@ -232,7 +232,7 @@ const reference::Expected& expected_of(const Problem& p, const std::string& key,
 
 void check_shape(const Shape& shape, int isa, uint64_t seed, const Options& options) {
     const Problem p = make_problem(shape, seed);
-    const Packed packed = pack(p, isa);
+    const Packed packed = pack(p, isa, options.threads, options.side);
     try {
         const Bits out = run(p, packed, options);
         const std::string key = describe(shape) + format(" seed %lu", static_cast<unsigned long>(seed));

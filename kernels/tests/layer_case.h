@@ -46,7 +46,7 @@ struct Packed {
     const void* data() const { return memory.data(); }
     uint64_t bytes() const { return memory.size(); }
 };
-Packed pack(const Problem& problem, int isa, int threads = 2);
+Packed pack(const Problem& problem, int isa, int threads = 2, Guarded::Side side = Guarded::kEnd);
 
 struct Options {
     int threads = 2;

@@ -1,4 +1,5 @@
 // The epilogue alone: bf16(act(gate) * up) against the definition in fp64, over the whole range of both.
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -183,12 +184,16 @@ TEST_EACH_ISA(activation, lane_and_neighbours_do_not_matter) {
         }
 }
 
-TEST_EACH_ISA(activation, writes_only_its_values) {
+TEST_EACH_ISA(activation, reads_and_writes_only_its_values) {
     for (int64_t n = 0; n <= 40; n++) {
-        const std::vector<float> gate = repeat(1.5f, static_cast<size_t>(n + 1)), up = repeat(2.0f, gate.size());
+        const size_t bytes = static_cast<size_t>(n) * sizeof(float);
+        const Guarded gates(bytes, Guarded::kEnd, sizeof(float)), ups(bytes, Guarded::kEnd, sizeof(float));
+        std::fill_n(gates.as<float>(), n, 1.5f);
+        std::fill_n(ups.as<float>(), n, 2.0f);
         std::vector<uint16_t> out(static_cast<size_t>(n + 64), 0xabcd);
-        CHECK_STATUS(moelab_activate(isa, MOELAB_SILU, kAlpha, kLimit, gate.data(), up.data(), out.data(), n),
-                     MOELAB_OK);
+        const moelab_status status =
+            moelab_activate(isa, MOELAB_SILU, kAlpha, kLimit, gates.as<float>(), ups.as<float>(), out.data(), n);
+        CHECK_STATUS(status, MOELAB_OK);
         for (int64_t i = 0; i < n; i++) CHECK(out[static_cast<size_t>(i)] == out[0], "value %ld", static_cast<long>(i));
         for (int64_t i = n; i < n + 64; i++)
             CHECK(out[static_cast<size_t>(i)] == 0xabcd, "n = %ld", static_cast<long>(n));

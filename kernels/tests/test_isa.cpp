@@ -37,6 +37,16 @@ TEST(isa, table_is_sound) {
             CHECK(std::strcmp(moelab_isa_name(isa), moelab_isa_name(other)) != 0, "%s twice", moelab_isa_name(isa));
 }
 
+TEST(isa, expected_ones_can_run) {
+    // Who starts the tests on a known CPU says what it has, best first, so that nothing runs there by mistake.
+    const char* expected = std::getenv("MOELAB_EXPECTED_ISAS");
+    if (!expected) SKIP("MOELAB_EXPECTED_ISAS is not set");
+    std::string usable;
+    for (int isa = moelab_isa_count() - 1; isa >= 0; isa--)
+        if (*moelab_isa_missing(isa) == '\0') usable += (usable.empty() ? "" : ",") + std::string(moelab_isa_name(isa));
+    CHECK(usable == expected, "can run: %s; expected: %s", usable.c_str(), expected);
+}
+
 TEST(isa, unusable_ones_are_refused_by_name) {
     int refused = 0;
     for (int isa = 0; isa < moelab_isa_count(); isa++) {

@@ -17,8 +17,10 @@ void __wrap_moelab_free(void* memory, uint64_t bytes);  // NOLINT
 namespace {
 
 thread_local bool guard_scratch = false;
+thread_local Guarded::Side guard_side = Guarded::kEnd;
 thread_local int guarded_blocks = 0;
 thread_local void* last_block = nullptr;
+thread_local char* last_map = nullptr;
 
 size_t rounded(uint64_t bytes) {
     const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
@@ -26,12 +28,13 @@ size_t rounded(uint64_t bytes) {
 }
 
 // Runs a call on a thread of its own: scratch belongs to the thread, so it is allocated anew, in the call's own size.
-Bits run_guarded(const Problem& p, const Packed& packed, const Options& o) {
+Bits run_guarded(const Problem& p, const Packed& packed, const Options& o, Guarded::Side side) {
     Bits out;
     std::string failure;
     int blocks = 0;
     std::thread([&] {
         guard_scratch = true;
+        guard_side = side;
         guarded_blocks = 0;
         try {
             out = run(p, packed, o);
@@ -47,25 +50,25 @@ Bits run_guarded(const Problem& p, const Packed& packed, const Options& o) {
 
 }  // namespace
 
-// The end of a block lies on a guard page, up to the alignment of 64 that callers rely on; another lies before it.
+// The start of a block lies on a guard page, or its end, up to the alignment of 64 that callers rely on.
 // Every byte is NaN: what is read before it is written shows.
 void* __wrap_moelab_alloc(uint64_t bytes) {
     if (!guard_scratch) return __real_moelab_alloc(bytes);
     const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE)), room = rounded(bytes);
     void* map = mmap(nullptr, room + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (map == MAP_FAILED) return nullptr;
-    char* const first = static_cast<char*>(map) + page;
+    last_map = static_cast<char*>(map);
+    char* const first = last_map + page;
     mprotect(first, room, PROT_READ | PROT_WRITE);
     std::memset(first, 0xff, room);
     guarded_blocks++;
-    last_block = first + (room - bytes) / 64 * 64;
+    last_block = first + (guard_side == Guarded::kEnd ? (room - bytes) / 64 * 64 : 0);
     return last_block;
 }
 
 void __wrap_moelab_free(void* memory, uint64_t bytes) {
     if (!guard_scratch || memory != last_block) return __real_moelab_free(memory, bytes);
-    const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE)), room = rounded(bytes);
-    munmap(static_cast<char*>(memory) - (room - bytes) / 64 * 64 - page, room + 2 * page);
+    munmap(last_map, rounded(bytes) + 2 * static_cast<size_t>(sysconf(_SC_PAGESIZE)));
     last_block = nullptr;
 }
 
@@ -82,7 +85,8 @@ TEST_EACH_ISA(scratch, between_guard_pages_and_never_read_before_written) {
         const Packed packed = pack(p, isa);
         Options o;
         o.threads = static_cast<int>(1 + random.below(3));
-        check_same_bits(run_guarded(p, packed, o), run(p, packed, o), p.hidden, "in guarded scratch");
+        const Guarded::Side side = n % 2 ? Guarded::kStart : Guarded::kEnd;
+        check_same_bits(run_guarded(p, packed, o, side), run(p, packed, o), p.hidden, "in guarded scratch");
     }
 }
 
@@ -90,6 +94,7 @@ TEST_EACH_ISA(scratch, every_number_of_rows) {
     for (int64_t tokens = 1; tokens <= (testing::quick() ? 26 : 60); tokens++) {
         const Problem p = make_problem({2, 33, 31, tokens, 1, MOELAB_SILU, true});
         const Packed packed = pack(p, isa);
-        check_same_bits(run_guarded(p, packed, {}), run(p, packed), p.hidden, "in guarded scratch");
+        for (const Guarded::Side side : {Guarded::kStart, Guarded::kEnd})
+            check_same_bits(run_guarded(p, packed, {}, side), run(p, packed), p.hidden, "in guarded scratch");
     }
 }

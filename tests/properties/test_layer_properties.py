@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -129,12 +127,7 @@ def test_nan_and_infinity_stay_in_their_row(driver: Driver, value: int) -> None:
 
 
 def test_inputs_stay_as_they_are(driver: Driver) -> None:
-    problem = make_problem(bias=True, tokens=20)
-    arrays: dict[str, Any] = {**vars(problem.inputs), **vars(problem.weights)}
-    before = {name: array.copy() for name, array in arrays.items() if isinstance(array, np.ndarray)}
-    driver.output(problem)
-    for name, array in before.items():
-        assert np.array_equal(array, arrays[name]), f"{name} was written to"
+    assert driver.changed(make_problem(bias=True, tokens=20)) == []
 
 
 def test_run_to_run_the_same_bits(driver: Driver) -> None:
@@ -143,9 +136,9 @@ def test_run_to_run_the_same_bits(driver: Driver) -> None:
         assert_same_bits(first, other, "the same call again")
 
 
-@pytest.mark.parametrize("hidden", [64, 320])
-def test_a_token_has_the_same_bits_in_any_batch(driver: Driver, hidden: int) -> None:
-    problem = make_problem(hidden=hidden, tokens=40, intermediate=96)
+@pytest.mark.parametrize(("hidden", "intermediate"), [(64, 96), (320, 96), (1024, 512)])
+def test_a_token_has_the_same_bits_in_any_batch(driver: Driver, hidden: int, intermediate: int) -> None:
+    problem = make_problem(hidden=hidden, tokens=40, intermediate=intermediate)
     parts = [[t] for t in range(0, 40, 7)] + [list(range(n)) for n in (2, 3, 5, 8, 13, 21, 34)]
     whole, *found = driver.outputs(problem, *(problem.rows(part) for part in parts))
     for part, out in zip(parts, found, strict=True):
