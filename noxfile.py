@@ -169,6 +169,28 @@ def mutants(session: nox.Session) -> None:
     run_in_lab(session, "python", "ci/mutants.py", *session.posargs)
 
 
+@nox.session(venv_backend="none", requires=["lab"], default=False)
+def properties(session: nox.Session) -> None:
+    """The README's table of what the suite covers: runs it on everything here, emulated CPUs and peers included."""
+    results = ROOT / "build" / "properties"
+    results.mkdir(parents=True, exist_ok=True)
+    native, backends = str(results / "native.json"), str(results / "backends.json")
+    cpp_tests(session, "--json", native)
+    runs = [f"native={native}"]
+    if platform.machine() != "aarch64":
+        arm_suite(session, "--json", str(results / "arm"))
+        runs += [f"emulated={path}" for path in sorted((results / "arm").glob("*.json"))]
+    run_in_lab(session, "python", "-m", "moelab.backends.environments", "vllm")
+    names = ",".join(session.posargs or ["moelab", "torch_loop", "vllm", "sglang"])
+    suite = ["-m", "pytest", "-q", "--tb=line", "tests/properties/test_layer_properties.py"]
+    # 1: some backend lacks a property, which is what the table says.
+    run_in_lab(session, "python", *suite, "--backend", names, "--properties-json", backends, success_codes=[0, 1])
+    collected = [word for run in runs for word in ("--cpp", run)]
+    data = "reports/properties.json"
+    run_in_lab(session, "python", "ci/property_table.py", "collect", *collected, "--backends", backends, "--out", data)
+    run_in_lab(session, "python", "ci/property_table.py")
+
+
 @nox.session(default=False)
 def images(session: nox.Session) -> None:
     """Builds the images for both architectures, twice, and runs them."""

@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH hides this folder
@@ -98,6 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say("set up")
         return 0
     jobs = native_jobs(machine) if native else emulated_jobs(machine, options.cpu)
+    if options.json:
+        jobs = with_results(jobs, options.json)
     return run_all(jobs, 1 if native else options.jobs)
 
 
@@ -108,6 +110,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--cpu", action="append", metavar="NAME", choices=[cpu.name for cpu in CPUS])
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="emulators at a time")
     parser.add_argument("--list", action="store_true", help="the CPUs and what runs on each")
+    parser.add_argument("--json", type=Path, metavar="DIR", help="write the results of the C++ tests there")
     return parser.parse_args(arguments)
 
 
@@ -160,6 +163,16 @@ def emulated_jobs(machine: Machine, chosen: Sequence[str] | None) -> list[Job]:
             interpreter = python_of(machine.root)
             jobs.append(numpy_job(cpu.name, machine.command(interpreter), machine, environment, cpu.isas))
     return jobs
+
+
+def with_results(jobs: Sequence[Job], folder: Path) -> list[Job]:
+    """The same jobs; those of the C++ tests write their results to files of the folder, which held none before."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return [
+        replace(job, command=[*job.command, "--json", str(folder / f"{number}.json")]) if ": C++" in job.name else job
+        for number, job in enumerate(jobs)
+    ]
 
 
 def native_jobs(machine: Machine) -> list[Job]:

@@ -77,6 +77,7 @@ class Build:
     """An ordinary build of moelab_tests, whose objects are linked again with one of them replaced."""
 
     def __init__(self, folder: Path, arch: str, jobs: int) -> None:
+        folder = folder.resolve()
         self.folder = folder / arch
         self.arch = arch
         self.runner: list[str] = []

