@@ -7,8 +7,13 @@
 #include <cstring>
 
 #include "layer_case.h"
+#include "packed.h"
 
 namespace {
+
+bool is_scalar(int isa) {
+    return std::string(moelab_isa_name(isa)) == "scalar";
+}
 
 struct Map {
     char* data;
@@ -77,8 +82,7 @@ TEST_EACH_ISA(large, weights_strides_beyond_2_31) {
 
 TEST_EACH_ISA(large, prefill_in_chunks) {
     // Scratch is bounded: this many tokens are computed in several chunks, and no token may notice.
-    if (testing::quick() || (std::string(moelab_isa_name(isa)) == "scalar" && !testing::slow()))
-        SKIP("takes too long here");
+    if (testing::quick() || (is_scalar(isa) && !testing::slow())) SKIP("takes too long here");
     const Problem p = make_problem({2, 4096, 16, 13000, 2, MOELAB_SILU, true});
     const Packed packed = pack(p, isa);
     const Bits out = run(p, packed);
@@ -103,7 +107,7 @@ TEST_EACH_ISA(large, prefill_of_65536_tokens) {
 }
 
 TEST_EACH_ISA(large, packed_weights_beyond_4_gib) {
-    if (!testing::slow()) SKIP("packs six GiB; --slow runs it");
+    if (testing::quick() || (is_scalar(isa) && !testing::slow())) SKIP("packs six GiB");
     // 1024 experts whose blocks share the physical pages of two; a truncated offset lands inside another block.
     const int64_t experts = 1024;
     Problem p = make_problem({1, 1024, 1024, 4, 1, MOELAB_SILU, false});
@@ -144,4 +148,49 @@ TEST_EACH_ISA(large, packed_weights_beyond_4_gib) {
         CHECK_STATUS(moelab_fused_moe(map.data, bytes, &all, &c), MOELAB_OK);
         check_same_bits(out, plain, p.hidden, testing::format("expert %d", id).c_str());
     }
+}
+
+TEST_EACH_ISA(large, one_expert_beyond_4_gib) {
+    if (testing::quick() || (is_scalar(isa) && !testing::slow())) SKIP("packs six GiB");
+    // More than 2^31 weights in one matrix. All rows of w13 are the same one, and so are all rows of w2: every panel
+    // has the same bytes, and all panels of a matrix share the physical pages of one. w2 is zero but for the last
+    // channels, so that the outputs are, bit for bit, those of a layer that has only these.
+    constexpr int64_t kSize = 33280, kChannels = 128;  // both multiples of every panel and every step of k
+    Problem small = make_problem({1, kSize, kChannels, 2, 1, MOELAB_SILU, false});
+    for (int64_t r = 1; r < 2 * kChannels; r++) std::copy_n(small.w13.begin(), kSize, small.w13.begin() + r * kSize);
+    for (int64_t r = 1; r < kSize; r++) std::copy_n(small.w2.begin(), kChannels, small.w2.begin() + r * kChannels);
+    const Bits want = run(small, pack(small, isa));
+
+    moelab_layer layer = layer_of(small, isa);
+    layer.intermediate = kSize;
+    moelab::Layout layout;
+    CHECK_STATUS(moelab::make_layout(layer, &layout), MOELAB_OK);
+    CHECK(layout.panels1 * layout.panel1_bytes > int64_t{1} << 32, "w13 has only %ld bytes",
+          static_cast<long>(layout.panels1 * layout.panel1_bytes));
+    const Map map(static_cast<size_t>(layout.total_bytes));
+    const auto share = [&](int64_t offset, int64_t panels, int64_t bytes) {
+        CHECK(bytes % 4096 == 0 && offset % 4096 == 0, "panels of %ld bytes at %ld do not fill pages",
+              static_cast<long>(bytes), static_cast<long>(offset));
+        const int file = memfd_create("moelab_tests", 0);
+        CHECK(file >= 0 && ftruncate(file, static_cast<off_t>(bytes)) == 0, "no memory file");
+        for (int64_t p = 0; p < panels; p++)
+            CHECK(mmap(map.data + offset + p * bytes, static_cast<size_t>(bytes), PROT_READ | PROT_WRITE,
+                       MAP_SHARED | MAP_FIXED, file, 0) != MAP_FAILED,
+                  "panel %ld cannot be mapped", static_cast<long>(p));
+        close(file);
+    };
+    share(layout.first_expert, layout.panels1, layout.panel1_bytes);
+    share(layout.first_expert + layout.w2_offset, layout.panels2, layout.panel2_bytes);
+    Bits row2(static_cast<size_t>(kSize), 0);
+    std::copy_n(small.w2.begin(), kChannels, row2.end() - kChannels);
+    const uint64_t bytes = static_cast<uint64_t>(layout.total_bytes);
+    const moelab_matrix w13 = {small.w13.data(), MOELAB_BF16, 0, 1}, w2 = {row2.data(), MOELAB_BF16, 0, 1};
+    CHECK_STATUS(moelab_pack_begin(&layer, map.data, bytes), MOELAB_OK);
+    CHECK_STATUS(moelab_pack_expert(map.data, bytes, 0, &w13, &w2, nullptr, nullptr, 0, 2), MOELAB_OK);
+    CHECK_STATUS(moelab_pack_finish(map.data, bytes), MOELAB_OK);
+    Bits out(want.size());
+    moelab_call c = plain_call(small, out.data());
+    c.num_threads = 2;
+    CHECK_STATUS(moelab_fused_moe(map.data, bytes, &layer, &c), MOELAB_OK);
+    check_same_bits(out, want, kSize, "the last channels of a large expert");
 }
