@@ -31,6 +31,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH hides this folder
+import arm_tools
+
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ROOT / "kernels" / "src"
 TABLE = ROOT / "kernels" / "tests" / "mutants.toml"
@@ -170,13 +173,8 @@ def output(*command: str) -> str:
 
 
 def usable(arch: str) -> str | None:
-    """Why mutants of an architecture cannot run here, or None."""
-    if arch == "native" or platform.machine() == "aarch64":
-        return None
-    for program in ("aarch64-linux-gnu-g++", "qemu-aarch64"):
-        if not (shutil.which(program) or shutil.which(f"{program}-static")):
-            return f"{program} is not installed: apt-get install g++-aarch64-linux-gnu qemu-user"
-    return None
+    """Why mutants of an architecture cannot run here, or None. Installs the cross compiler and QEMU where it may."""
+    return None if arch == "native" or platform.machine() == "aarch64" else arm_tools.install()
 
 
 def split_by_machine(mutants: list[Mutant], build: Build) -> tuple[list[Mutant], list[Mutant]]:

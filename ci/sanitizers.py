@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,8 @@ import system_packages
 
 ROOT = Path(__file__).resolve().parent.parent
 FUZZ_CORPUS = ROOT / "kernels" / "tests" / "fuzz" / "corpus"
+# Emulated processors without AVX, and with AVX2 alone: the instruction sets that they can run, best first.
+OLD_CPUS = {"Nehalem": "scalar", "Haswell": "avx2,scalar"}
 # Two processors are shared with whatever else runs: spinning threads would wait for each other's time slices.
 PASSIVE = {"OMP_WAIT_POLICY": "passive", "KMP_BLOCKTIME": "0"}
 
@@ -80,7 +83,20 @@ def build(folder: Path, target: str, jobs: int, compiler: str, *options: str) ->
 
 
 def run(command: list[str], **environment: str) -> None:
-    subprocess.run(command, check=True, env={**os.environ, **PASSIVE, **environment})
+    """Runs it and prints its last line; all of its output where it fails."""
+    done = subprocess.run(
+        command,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env={**os.environ, **PASSIVE, **environment},
+    )
+    if done.returncode != 0:
+        print(done.stdout, flush=True)
+        raise subprocess.CalledProcessError(done.returncode, command)
+    print("\n".join(done.stdout.strip().splitlines()[-1:]), flush=True)
 
 
 def asan(arguments: argparse.Namespace) -> None:
@@ -145,7 +161,6 @@ def fuzz(arguments: argparse.Namespace) -> None:
             "-max_len=600",
             "-len_control=20",
             "-verbosity=0",
-            "-print_final_stats=1",
             f"-artifact_prefix={folder}/",
             str(found),
             str(FUZZ_CORPUS),
@@ -170,10 +185,18 @@ def valgrind(arguments: argparse.Namespace) -> None:
 
 
 def baseline(arguments: argparse.Namespace) -> None:
-    """Nothing above the baseline before CPU detection."""
+    """Nothing above the baseline before CPU detection: read from the objects, and run on CPUs that lack the rest."""
     folder = arguments.build / "baseline"
-    build(folder, "moelab_objects", arguments.jobs, tool("g++"))
+    build(folder, "moelab_tests", arguments.jobs, tool("g++"), "-DMOELAB_TESTS=ON")
     run([sys.executable, str(ROOT / "ci" / "baseline.py"), str(folder)])
+    if platform.machine() != "x86_64":
+        return  # ci/arm.py emulates the Arm cores
+    if not (emulator := shutil.which("qemu-x86_64")):
+        raise MissingToolError("qemu-x86_64", "qemu-user")
+    for cpu, isas in OLD_CPUS.items():
+        tests = str(folder / "tests" / "moelab_tests")
+        command = [emulator, "-cpu", cpu, tests, "--quick", "--filter", "isa.,sizes.everything,ids.out_of_range"]
+        run(command, MOELAB_EXPECTED_ISAS=isas, OMP_NUM_THREADS="2")
 
 
 PARTS: dict[str, Callable[[argparse.Namespace], None]] = {

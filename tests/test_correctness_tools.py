@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -112,3 +116,39 @@ def test_every_suite_has_a_sentence() -> None:
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "kernels" / "tests").glob("test_*.cpp"))
     found = {part.split(",")[0].strip() for part in sources.split("\nTEST")[1:] for part in [part.split("(", 1)[1]]}
     assert found == set(sentences()[0])
+
+
+VECTOR = "#include <immintrin.h>\n__m256i f(__m256i x) { return _mm256_add_epi32(x, x); }\n"
+PLAIN = "int f(int x) { return x + x; }\n"
+CASES = {
+    "in order": (PLAIN, VECTOR, ""),
+    "a vector instruction outside the instruction sets": (VECTOR, VECTOR, "route.cpp.o: above the baseline: _Z1f"),
+    "a function that baseline code may get from the linker": (
+        PLAIN,
+        VECTOR + "inline __attribute__((noinline)) int g(int x) { return x * 3; }\nint h(int x) { return g(x); }\n",
+        "weak function g(int)",
+    ),
+    "code that runs before detection": (
+        PLAIN,
+        VECTOR + "int first();\nstatic int kept = first();\nint get() { return kept; }\n",
+        "runs before detection",
+    ),
+    "no vector instruction anywhere": (PLAIN, PLAIN, "gone blind"),
+}
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64" or not shutil.which("g++"), reason="needs x86-64 and g++")
+@pytest.mark.parametrize("case", CASES)
+def test_the_check_of_the_baseline_can_fail(tmp_path: Path, case: str) -> None:
+    baseline, isa, complaint = CASES[case]
+    objects = tmp_path / "CMakeFiles" / "moelab_objects.dir" / "src"
+    (objects / "isa").mkdir(parents=True)
+    (tmp_path / "CMakeCache.txt").write_text("CMAKE_CXX_COMPILER:FILEPATH=/usr/bin/g++\n")
+    for name, text in (("route.cpp", baseline), ("isa/avx2.cpp", isa)):
+        source = tmp_path / Path(name).name
+        source.write_text(text)
+        flags = ["-mavx2"] if text.startswith(VECTOR) else []
+        subprocess.run(["g++", "-O1", *flags, "-c", str(source), "-o", str(objects / f"{name}.o")], check=True)
+    done = run("baseline.py", str(tmp_path))
+    assert done.returncode == bool(complaint), done.stdout
+    assert complaint in done.stdout

@@ -170,6 +170,25 @@ def test_one_openmp_runtime(order: str) -> None:
         assert len(paths.split()) == 1, paths
 
 
+def test_a_second_openmp_runtime_is_detected(tmp_path: Path) -> None:
+    output = run_script(
+        LAYER,
+        f"""
+        import ctypes
+        import shutil
+
+        first = mk.build_info()["openmp"]
+        run(2)
+        path = next(line.split()[-1] for line in open("/proc/self/maps") if first[0] in line)
+        shutil.copy(path, {str(tmp_path)!r} + "/libiomp5.so")
+        ctypes.CDLL({str(tmp_path)!r} + "/libiomp5.so")
+        print(len(first), sorted(set(mk.build_info()["openmp"]) - set(first)))
+        """,
+    )
+    one = "1" if os.uname().machine == "x86_64" else output[0]  # torch for aarch64 maps a second copy, bound by nobody
+    assert output == f"{one} ['libiomp5.so']\n"
+
+
 # ---- fork ---------------------------------------------------------------------------------------------
 
 FORK = """

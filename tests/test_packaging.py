@@ -243,11 +243,14 @@ def test_readme_begins_with_the_two_commands() -> None:
 # ---- CI entry ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("lint", "tests"), [(0, 0), (5, 0), (0, 3)])
-def test_ci_fails_where_a_part_fails_and_ends_with_pytests_line(tmp_path: Path, lint: int, tests: int) -> None:
+@pytest.mark.parametrize("failing", [None, "lint", "sanitizers", "mutants", "tests"])
+def test_ci_fails_where_a_part_fails_and_ends_with_pytests_line(tmp_path: Path, failing: str | None) -> None:
     closing = "===== 3 passed, 1 skipped in 2.00s ====="
     scripts = {
-        "ci/lab": f"#!/bin/sh\n[ $1 = lint ] && exit {lint}\necho '{closing}'\necho 'and more'\nexit {tests}\n",
+        "ci/lab": f"""#!/bin/sh
+[ $1 = tests ] && printf '{closing}\\nand more\\n'
+[ $1 != {failing} ] || exit 3
+""",
         ".ci/run": (ROOT / ".ci" / "run").read_text(),
         # Everything is installed here: the test installs nothing.
         **{f"bin/{name}": "#!/bin/sh\n" for name in ("c++", "git", "chromium", "npm")},
@@ -260,6 +263,6 @@ def test_ci_fails_where_a_part_fails_and_ends_with_pytests_line(tmp_path: Path, 
     environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"}
     command = ["bash", str(tmp_path / ".ci" / "run")]
     outcome = subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=60)
-    assert outcome.returncode == (lint or tests)
-    if not lint:
+    assert outcome.returncode == (3 if failing else 0)
+    if failing in (None, "tests"):
         assert outcome.stdout.splitlines()[-1] == closing

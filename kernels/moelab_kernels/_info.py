@@ -20,8 +20,13 @@ def isas() -> list[str]:
 
 
 def build_info() -> dict[str, Any]:
-    """Version, git commit, compiler, flags, ISAs built, and the CPU features seen at run time."""
+    """Version, git commit, compiler, flags, ISAs built; at run time the CPU features and the OpenMP runtimes loaded.
+
+    More than one name under "openmp" means that another library brought a runtime of its own: its threads and ours
+    then compete for the same cores.
+    """
     info: dict[str, Any] = json.loads(lib.moelab_build_info())
+    info["openmp"] = _openmp.loaded()
     return info
 
 

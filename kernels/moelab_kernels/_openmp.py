@@ -31,6 +31,14 @@ def prefer_torch_runtime() -> None:
         return
 
 
+def loaded() -> list[str]:
+    """Names of the OpenMP runtimes in this process. With more than one, their threads compete for the cores."""
+    lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    mapped = {line.split(maxsplit=5)[-1] for line in lines if "omp" in line}
+    names = [Path(path).name for path in sorted(mapped)]
+    return [name for name in names if name.startswith(("libgomp", "libomp", "libiomp")) and ".so" in name]
+
+
 class _Threads:
     """`default` asks the framework; `limit` is None but in a forked child."""
 
