@@ -100,6 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     jobs = native_jobs(machine) if native else emulated_jobs(machine, options.cpu)
     if options.json:
         jobs = with_results(jobs, options.json)
+    jobs.insert(0, Job("baseline", [sys.executable, str(ROOT / "ci" / "baseline.py"), str(machine.build)], {}))
     return run_all(jobs, 1 if native else options.jobs)
 
 

@@ -82,8 +82,8 @@ def build(folder: Path, target: str, jobs: int, compiler: str, *options: str) ->
     )
 
 
-def run(command: list[str], **environment: str) -> None:
-    """Runs it and prints its last line; all of its output where it fails."""
+def run(command: list[str], telling: str = "", **environment: str) -> None:
+    """Runs it and prints its last line that begins with `telling`; all of its output where it fails."""
     done = subprocess.run(
         command,
         check=False,
@@ -96,7 +96,8 @@ def run(command: list[str], **environment: str) -> None:
     if done.returncode != 0:
         print(done.stdout, flush=True)
         raise subprocess.CalledProcessError(done.returncode, command)
-    print("\n".join(done.stdout.strip().splitlines()[-1:]), flush=True)
+    lines = [line for line in done.stdout.strip().splitlines() if line.startswith(telling)]
+    print("\n".join(lines[-1:]), flush=True)
 
 
 def asan(arguments: argparse.Namespace) -> None:
@@ -161,10 +162,12 @@ def fuzz(arguments: argparse.Namespace) -> None:
             "-max_len=600",
             "-len_control=20",
             "-verbosity=0",
+            "-print_final_stats=1",
             f"-artifact_prefix={folder}/",
             str(found),
             str(FUZZ_CORPUS),
         ],
+        telling="stat::number_of_executed_units",
         OMP_NUM_THREADS="1",  # the reference's own loops; calls ask for 1 to 3
         ASAN_OPTIONS="detect_leaks=0",
     )

@@ -1,5 +1,7 @@
 // A token's bits do not depend on the batch around it, on its place there, on the threads or on the run.
 #include <algorithm>
+#include <array>
+#include <thread>
 
 #include "layer_case.h"
 
@@ -133,6 +135,32 @@ TEST_EACH_ISA(invariance, phases_wait_for_each_other) {
         run(poison, packed, o);
         check_same_bits(run(p, packed, o), one, p.hidden, "after a call full of NaN");
     }
+}
+
+TEST_EACH_ISA(invariance, several_callers_at_once) {
+    // Each with a layer and OpenMP threads of its own; ThreadSanitizer looks at what they share.
+    constexpr size_t kCallers = 3;
+    std::array<Problem, kCallers> problems;
+    std::array<Packed, kCallers> packed;
+    std::array<Bits, kCallers> want;
+    for (size_t i = 0; i < kCallers; i++) {
+        problems[i] = make_problem(kShapes[i]);
+        packed[i] = pack(problems[i], isa);
+        want[i] = run(problems[i], packed[i]);
+    }
+    std::array<std::string, kCallers> failures;
+    std::vector<std::thread> callers;
+    for (size_t i = 0; i < kCallers; i++)
+        callers.emplace_back([&, i] {
+            try {
+                for (int n = 0; n < (testing::quick() ? 10 : 100); n++)
+                    check_same_bits(run(problems[i], packed[i]), want[i], problems[i].hidden, "beside other callers");
+            } catch (const testing::Failure& failure) {
+                failures[i] = failure.message;
+            }
+        });
+    for (std::thread& caller : callers) caller.join();
+    for (const std::string& failure : failures) CHECK(failure.empty(), "%s", failure.c_str());
 }
 
 TEST_EACH_ISA(invariance, scratch_is_not_stale) {

@@ -26,7 +26,7 @@ search = settings(
 @st.composite
 def problems(draw: st.DrawFn) -> Problem:
     experts = draw(st.integers(1, 9))
-    return make_problem(
+    problem = make_problem(
         experts=experts,
         hidden=draw(st.integers(1, 100)),
         intermediate=draw(st.integers(1, 100)),
@@ -37,6 +37,10 @@ def problems(draw: st.DrawFn) -> Problem:
         gate_up=draw(st.sampled_from(("split", "interleaved"))),
         seed=draw(st.integers(0, 1000)),
     )
+    ids, weights = problem.inputs.topk_ids.copy(), problem.inputs.topk_weights.copy()
+    ids[:: draw(st.integers(1, 5))] = draw(st.integers(0, experts - 1))  # the same expert in every slot
+    weights[:: draw(st.integers(1, 5))] *= draw(st.sampled_from([1.0, 0.0, -3.0]))
+    return problem.with_inputs(topk_ids=ids, topk_weights=weights)
 
 
 @search
