@@ -15,6 +15,7 @@ import pytest
 
 import backends_for_tests
 from moelab import results
+from moelab.backends.moelab_backend import Moelab
 from moelab.measurement import CaseRun, Missing
 from moelab.plan import Plan
 from moelab.progress import Progress
@@ -147,6 +148,12 @@ def test_a_profiled_call_is_split_into_its_phases() -> None:
     phases = results.entry_info(cell, "moelab")["phases"]
     assert isinstance(phases, dict)
     assert phases["gemm1"] == np.median([s.phases["gemm1"] for s in case.backends["moelab"].samples if s.phases])
+
+
+def test_kernels_from_before_the_profile_can_still_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ab` builds a base of any age, and only the kernels are the old ones."""
+    monkeypatch.delattr("moelab_kernels.last_profile")
+    assert Moelab().phases() is None
 
 
 def test_an_exception_is_reported_in_its_own_words() -> None:

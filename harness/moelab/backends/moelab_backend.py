@@ -99,7 +99,8 @@ class Moelab(Backend):
     def phases(self) -> Mapping[str, float] | None:
         import moelab_kernels
 
-        found: dict[str, float] = moelab_kernels.last_profile()
+        last_profile = getattr(moelab_kernels, "last_profile", None)  # `ab` also runs revisions from before it
+        found: dict[str, float] = last_profile() if last_profile else {}
         return found if any(found.values()) else None
 
     def close(self) -> None:
