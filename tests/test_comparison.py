@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
+import os
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -185,3 +188,38 @@ def test_a_result_of_uncommitted_changes_cannot_be_rebuilt(
     dirty["moelab"]["source"].update(dirty=True, changed=["kernels/src/pack.cpp"])
     assert main(["reproduce", *save(tmp_path, dirty=dirty)]) == 2
     assert "cannot be rebuilt" in capsys.readouterr().err
+
+
+def test_the_revision_of_the_result_is_built_and_run_by_its_own_bootstrap(
+    tmp_path: Path, old: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Everything but the run itself: a work tree of that commit, and in it a program that is there."""
+    root = Path(__file__).parents[1]
+    if not shutil.which("git") or not (root / ".git").exists():
+        pytest.skip("no clone")
+    real = subprocess.run
+    commit = real(["git", "-C", str(root), "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout
+    document = copy.deepcopy(old)
+    document["moelab"]["source"] = {"commit": commit.strip(), "dirty": False, "changed": [], "time": None}
+    runs = []
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if command[0] == "git":
+            return real(command, **options)
+        at = real(["git", "rev-parse", "HEAD"], cwd=options["cwd"], check=True, capture_output=True, text=True).stdout
+        runs.append((at, os.access(command[0], os.X_OK), command[1:]))
+        (tmp_path / "new" / "result.json").write_text(json.dumps(document))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(provenance, "repository", lambda: root)
+    monkeypatch.setattr("moelab.reproduce_command.subprocess.run", run)
+    (tmp_path / "new").mkdir()
+    (path,) = save(tmp_path, old=document)
+    assert main(["reproduce", path, "--out", str(tmp_path / "new")]) == 0
+    ((at, runnable, arguments),) = runs
+    assert at == commit
+    assert runnable
+    assert arguments == ["bench", "--out", str(tmp_path / "new")]
+    assert "repeatable on this machine" in capsys.readouterr().out
+    trees = real(["git", "-C", str(root), "worktree", "list"], check=True, capture_output=True, text=True).stdout
+    assert "moelab-revision" not in trees

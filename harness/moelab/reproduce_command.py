@@ -72,7 +72,8 @@ def _run_again(old: Json, arguments: argparse.Namespace) -> Path:
     with tempfile.TemporaryDirectory(prefix="moelab-revision-") as tree:
         subprocess.run(["git", "-C", str(root), "worktree", "add", "--detach", tree, commit], check=True)
         try:
-            subprocess.run(["nox", "-s", "bench", "--", *options], cwd=tree, check=False)
+            # The revision's own bootstrap, which brings its own nox and environment.
+            subprocess.run([str(Path(tree) / "ci" / "lab"), "bench", *options], cwd=tree, check=False)
         finally:
             subprocess.run(["git", "-C", str(root), "worktree", "remove", "--force", tree], check=True)
     return folder / "result.json"
