@@ -104,15 +104,8 @@ def collect(arguments: argparse.Namespace) -> None:
     for path in arguments.backends:
         for backend, found in json.loads(path.read_text(encoding="utf-8")).items():
             backends.setdefault(backend, {}).update(found)
-    commit = subprocess.run(
-        ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-        check=True,
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    ).stdout.strip()
     data = {
-        "commit": commit,
+        "kernels": state_of_kernels(),
         "date": dt.datetime.now(dt.UTC).date().isoformat(),
         "cpu": cpu(),
         "versions": versions(list(backends)),
@@ -120,6 +113,16 @@ def collect(arguments: argparse.Namespace) -> None:
         "backends": backends,
     }
     arguments.out.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+
+
+def state_of_kernels() -> str:
+    """Git's name for the contents of kernels/, which outlives a rebase; what is not committed is said."""
+
+    def git(*arguments: str) -> str:
+        done = subprocess.run(["git", *arguments], check=True, capture_output=True, text=True, cwd=ROOT)
+        return done.stdout.strip()
+
+    return git("rev-parse", "HEAD:kernels")[:12] + (" and changes" if git("status", "--porcelain", "kernels") else "")
 
 
 def cpu() -> str:
@@ -185,7 +188,8 @@ def rendered(data: Json) -> str:
 
 {cpp_table(data["cpp"])}
 
-The C++ tests at revision {data["commit"]} on {data["cpu"]}, {data["date"]}; emulated columns ran the quick set.
+The C++ tests of {data["date"]} (git tree {data["kernels"]} of `kernels`) on {data["cpu"]}; emulated columns ran the
+quick set, and amx_bf16 needs a CPU that has it.
 Layers are compared with an fp64 reference, or bit for bit with the same call done otherwise; inputs are read-only
 and lie between guard pages, as do packed weights, output and scratch.
 
