@@ -183,13 +183,15 @@ def backend_table(backends: Json) -> str:
 
 def rendered(data: Json) -> str:
     """What stands between the marks."""
+    amx = any(entry["isa"] == "amx_bf16" for entry in data["cpp"])
+    missing = "" if amx else ", and no CPU with amx_bf16 was there"
     peers = "; ".join(f"{name} is {version}" for name, version in data["versions"].items())
     return f"""<!-- Written by ci/property_table.py from {DATA}. -->
 
 {cpp_table(data["cpp"])}
 
 The C++ tests of {data["date"]} (git tree {data["kernels"]} of `kernels`) on {data["cpu"]}; emulated columns ran the
-quick set, and amx_bf16 needs a CPU that has it.
+quick set{missing}.
 Layers are compared with an fp64 reference, or bit for bit with the same call done otherwise; inputs are read-only
 and lie between guard pages, as do packed weights, output and scratch.
 
