@@ -118,8 +118,8 @@ typedef struct {
 MOELAB_API moelab_status moelab_fused_moe(const void* packed, uint64_t bytes, const moelab_layer* expect,
                                           const moelab_call* call);
 
-// Seconds of the calling thread's last moelab_fused_moe: how long a thread was busy, in the mean, with route, pack rows,
-// GEMM1, GEMM2 and combine, and how long it waited for the others. Filled only while MOELAB_PROFILE=1.
+// Seconds of the calling thread's last moelab_fused_moe: how long a thread was busy, in the mean, with route, pack
+// rows, GEMM1, GEMM2 and combine, and how long it waited for the others. Filled only while MOELAB_PROFILE=1.
 MOELAB_API void moelab_last_profile(double seconds[6]);
 
 // ---- measurement and test hooks -------------------------------------------------------------------
