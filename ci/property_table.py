@@ -199,7 +199,8 @@ and lie between guard pages, as do packed weights, output and scratch.
 
 The same questions to any backend: `pytest tests/properties --backend NAME`. *yes*: no case of the suite broke the
 property, and its layers are small. *crash*: the process ended. *not for it*: the backend does not take such layers.
-Ids below 0 are stopped by this lab's adapters before they reach a peer that has no notion of them. {peers}.
+Ids below 0 are stopped by this lab's adapters before they reach a peer that has no notion of them.
+{peers}.
 """
 
 
