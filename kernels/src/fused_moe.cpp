@@ -95,16 +95,18 @@ struct Share {
 // Cut at row tiles of each expert, as the GEMMs are: the order of rows within a tile belongs to the ISA.
 void pack_rows(const Layout& layout, const moelab_call& call, const Work& work, const uint16_t* x, int thread,
                int threads) {
-    const int64_t experts = layout.layer.num_experts, tile = layout.isa->geometry.mr;
-    const auto tiles_of = [&](int64_t e) { return (work.routing.rows[e] + tile - 1) / tile; };
+    const int64_t experts = layout.layer.num_experts;
+    const auto tiles_of = [&](int64_t e) {
+        return Tiles(work.routing.rows[e], layout.isa->geometry.mr, layout.isa->geometry.split);
+    };
     int64_t tiles = 0;
-    for (int64_t e = 0; e < experts; ++e) tiles += tiles_of(e);
+    for (int64_t e = 0; e < experts; ++e) tiles += tiles_of(e).count();
     const Share share(tiles, thread, threads);
     int64_t start = 0;
-    for (int64_t e = 0; e < experts && start < share.end; start += tiles_of(e), ++e) {
-        const int64_t rows = work.routing.rows[e];
-        const int64_t begin = share.begin > start ? (share.begin - start) * tile : 0;
-        const int64_t end = (share.end - start) * tile < rows ? (share.end - start) * tile : rows;
+    for (int64_t e = 0; e < experts && start < share.end; start += tiles_of(e).count(), ++e) {
+        const Tiles cut = tiles_of(e);
+        const int64_t begin = cut.row(share.begin > start ? share.begin - start : 0);
+        const int64_t end = cut.row(share.end - start);
         if (begin >= end) continue;
         const int64_t first = work.routing.first[e] + begin;
         PackRows job{};
@@ -115,6 +117,8 @@ void pack_rows(const Layout& layout, const moelab_call& call, const Work& work, 
         job.rows = end - begin;
         job.k = layout.layer.hidden;
         job.k_padded = layout.hidden_k;
+        job.row0 = begin;
+        job.expert_rows = work.routing.rows[e];
         job.a = work.a + first * work.a_row;
         layout.isa->pack_rows(job);
     }
@@ -130,6 +134,7 @@ void run_gemm1(const Layout& layout, const void* packed, const Work& work, const
         job.a = work.a + first * work.a_row;
         job.b = block;
         job.bias = layer.has_bias ? reinterpret_cast<const float*>(block + layout.b13_offset) : nullptr;
+        job.rows = work.routing.rows[span.expert];
         job.row0 = span.row0;
         job.row1 = span.row1;
         job.panel0 = span.panel0;
@@ -153,6 +158,7 @@ void run_gemm2(const Layout& layout, const void* packed, const Work& work, const
         job.a = work.h + first * work.h_row;
         job.b = block + layout.w2_offset;
         job.bias = layout.layer.has_bias ? reinterpret_cast<const float*>(block + layout.b2_offset) : nullptr;
+        job.rows = work.routing.rows[span.expert];
         job.row0 = span.row0;
         job.row1 = span.row1;
         job.panel0 = span.panel0;
@@ -190,9 +196,10 @@ void run_chunk(const Layout& layout, const void* packed, const moelab_call& call
     route(call, token0, token1, layout.layer.num_experts, layout.isa->geometry.ra, work.routing);
     clock.end(kRoute);
     mark_phase<0>();
-    const int64_t experts = layout.layer.num_experts, tile = layout.isa->geometry.mr;
-    const Partition partition1(work.routing.rows, experts, layout.panels1, tile);
-    const Partition partition2(work.routing.rows, experts, layout.panels2, tile);
+    const int64_t experts = layout.layer.num_experts, tile = layout.isa->geometry.mr,
+                  split = layout.isa->geometry.split;
+    const Partition partition1(work.routing.rows, experts, layout.panels1, tile, split);
+    const Partition partition2(work.routing.rows, experts, layout.panels2, tile, split);
     const uint16_t* x = call.x + token0 * call.x_stride;
     uint16_t* out = call.out + token0 * call.out_stride;
 #pragma omp parallel num_threads(clamp_threads(call.num_threads))
@@ -289,7 +296,7 @@ extern "C" moelab_status moelab_partition_cost(const moelab_layer* layer, int32_
     const moelab_status status = make_layout(*layer, &layout);
     if (status != MOELAB_OK) return status;
     const Partition partition(rows, layer->num_experts, gemm == 1 ? layout.panels1 : layout.panels2,
-                              layout.isa->geometry.mr);
+                              layout.isa->geometry.mr, layout.isa->geometry.split);
     for (int t = 0; t < threads; ++t) cost[t] = partition.cost(t, threads);
     return MOELAB_OK;
 }

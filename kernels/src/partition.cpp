@@ -11,8 +11,8 @@ constexpr int64_t unit = 1024;  // fixed point, so that every thread computes th
 
 }  // namespace
 
-Partition::Partition(const int64_t* rows, int64_t experts, int64_t panels, int64_t tile)
-    : rows_(rows), experts_(experts), panels_(panels), tile_(tile), total_(0) {
+Partition::Partition(const int64_t* rows, int64_t experts, int64_t panels, int64_t tile, int64_t split)
+    : rows_(rows), experts_(experts), panels_(panels), tile_(tile), split_(split), total_(0) {
     for (int64_t e = 0; e < experts; ++e) {
         if (rows[e] == 0) continue;
         const Shape shape = shape_of(rows[e]);

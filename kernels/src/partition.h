@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "isa/tiles.h"
+
 namespace moelab {
 
 // Rows [row0, row1) by panels [panel0, panel1) of one expert.
@@ -15,8 +17,8 @@ struct Span {
 // memory, and the cut falls on equal cost, not on a fixed number of columns.
 class Partition {
   public:
-    // rows[experts] rows per expert; `tile` rows per cell.
-    Partition(const int64_t* rows, int64_t experts, int64_t panels, int64_t tile);
+    // rows[experts] rows per expert; at most `tile` rows per cell, cut as isa/tiles.h says.
+    Partition(const int64_t* rows, int64_t experts, int64_t panels, int64_t tile, int64_t split = 0);
 
     double cost(int thread, int threads) const;
 
@@ -26,7 +28,8 @@ class Partition {
         pieces(thread, threads, [&](int64_t e, const Shape& shape, int64_t first, int64_t last) {
             const int64_t tiles = shape.tiles, p0 = first / tiles, t0 = first % tiles;
             const int64_t p1 = last / tiles, t1 = last % tiles;
-            const auto row = [&](int64_t t) { return t * tile_ < rows_[e] ? t * tile_ : rows_[e]; };
+            const Tiles cut(rows_[e], tile_, split_);
+            const auto row = [&](int64_t t) { return cut.row(t); };
             if (p0 == p1) {
                 visit(Span{e, p0, p0 + 1, row(t0), row(t1)});
                 return;
@@ -66,7 +69,7 @@ class Partition {
     int64_t cell_at(int64_t at, int64_t start, const Shape& shape) const;
 
     const int64_t* rows_;
-    int64_t experts_, panels_, tile_, total_;
+    int64_t experts_, panels_, tile_, split_, total_;
 };
 
 }  // namespace moelab

@@ -80,9 +80,9 @@ __attribute__((noinline)) void dot_two_groups(int rows, const Dot& d) {
 }
 
 struct Kernel : Bf16Rows {
-    static constexpr Geometry geometry = {/*nr*/ 32, /*kr*/ 2,      /*ra*/ 1,      /*k_align*/ 32,
-                                          /*mr*/ 32, /*a_bytes*/ 2, /*w_bytes*/ 2, /*gate_group*/ 16};
-    static constexpr int split = kGroup;
+    static constexpr Geometry geometry = {/*nr*/ 32,       /*kr*/ 2,      /*ra*/ 1,      /*k_align*/ 32,
+                                          /*mr*/ 32,       /*a_bytes*/ 2, /*w_bytes*/ 2, /*gate_group*/ 16,
+                                          /*split*/ kGroup};
 
     MOELAB_INLINE char* place(char* tile, int rows, int r, int64_t k, int64_t c) {
         const int64_t group = r / kGroup;

@@ -66,8 +66,9 @@ void dot_rows(const Dot& d) {
 }
 
 struct Kernel : Fp32Rows256, InterleavedRows<2, 4> {
-    static constexpr Geometry geometry = {/*nr*/ 16, /*kr*/ 2,      /*ra*/ 2,      /*k_align*/ 16,
-                                          /*mr*/ 6,  /*a_bytes*/ 4, /*w_bytes*/ 2, /*gate_group*/ 8};
+    static constexpr Geometry geometry = {/*nr*/ 16,  /*kr*/ 2,      /*ra*/ 2,      /*k_align*/ 16,
+                                          /*mr*/ 6,   /*a_bytes*/ 4, /*w_bytes*/ 2, /*gate_group*/ 8,
+                                          /*split*/ 2};
 
     void dot(int rows, const Dot& d) const {
         static constexpr void (*kByRows[])(const Dot&) = {dot_rows<1>, dot_rows<2>, dot_rows<3>,

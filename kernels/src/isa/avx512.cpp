@@ -65,8 +65,9 @@ void dot_rows(const Dot& d) {
 }
 
 struct Kernel : Fp32Rows512, InterleavedRows<4, 4> {
-    static constexpr Geometry geometry = {/*nr*/ 32, /*kr*/ 2,      /*ra*/ 4,      /*k_align*/ 16,
-                                          /*mr*/ 12, /*a_bytes*/ 4, /*w_bytes*/ 2, /*gate_group*/ 16};
+    static constexpr Geometry geometry = {/*nr*/ 32,  /*kr*/ 2,      /*ra*/ 4,      /*k_align*/ 16,
+                                          /*mr*/ 12,  /*a_bytes*/ 4, /*w_bytes*/ 2, /*gate_group*/ 16,
+                                          /*split*/ 4};
 
     void dot(int rows, const Dot& d) const {
         static constexpr void (*kByRows[])(const Dot&) = {dot_rows<1>, dot_rows<2>,  dot_rows<3>,  dot_rows<4>,

@@ -8,11 +8,19 @@
 namespace moelab {
 namespace {
 
-MOELAB_INLINE __m512 dpbf16(__m512 acc, __m512i a, __m512i b) {
-    return _mm512_dpbf16_ps(acc, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));
+// In assembly, so that every compiler broadcasts in the instruction: no register and no slot for it.
+MOELAB_INLINE void multiply_add(__m512& sum, __m512i b, const char* pair) {
+    using Pair = int32_t __attribute__((may_alias));
+    __asm__("vdpbf16ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(b), "m"(*reinterpret_cast<const Pair*>(pair)));
 }
 
-// R x 32 outputs in 2R registers; one step is a pair of k: two loads of B, R broadcasts, 2R multiplies.
+// Rows of A from one tile side by side: [k / 2][rows, up to a multiple of 4][2]. So a tile reads one stream of A beside
+// the weights, which the prefetchers follow; with one stream for every four rows they lost the weights of memory.
+template <int R>
+constexpr int padded_rows = (R + 3) / 4 * 4;
+
+// R x 32 outputs in 2R registers; one step is a pair of k: two loads of B and 2R multiplies, each with its pair of A
+// broadcast from memory.
 template <int R>
 void dot_rows(const Dot& d) {
     constexpr int unroll = 4;
@@ -20,9 +28,8 @@ void dot_rows(const Dot& d) {
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) acc[r][0] = acc[r][1] = _mm512_setzero_ps();
     const char* b = d.b;
-    const char* const a[3] = {d.a, d.a + d.a_group, d.a + 2 * d.a_group};
-    const char* ahead = d.ahead;
-    for (int64_t at = 0; at < d.k * 8; at += unroll * 16) {
+    const char *a = d.a, *ahead = d.ahead;
+    for (const char* const end = b + d.k * 64; b < end; b += unroll * 128, a += unroll * padded_rows<R> * 4) {
         ahead = prefetch(ahead, d.ahead_lines);
 #pragma GCC unroll 4
         for (int u = 0; u < unroll; ++u) {
@@ -30,14 +37,11 @@ void dot_rows(const Dot& d) {
             const __m512i up = _mm512_load_si512(b + u * 128 + 64);
 #pragma GCC unroll 12
             for (int r = 0; r < R; ++r) {
-                int32_t pair;
-                __builtin_memcpy(&pair, a[r / 4] + at + u * 16 + r % 4 * 4, sizeof pair);
-                const __m512i x = _mm512_set1_epi32(pair);
-                acc[r][0] = dpbf16(acc[r][0], x, gate);
-                acc[r][1] = dpbf16(acc[r][1], x, up);
+                const char* const pair = a + (u * padded_rows<R> + r) * 4;
+                multiply_add(acc[r][0], gate, pair);
+                multiply_add(acc[r][1], up, pair);
             }
         }
-        b += unroll * 128;
     }
 #pragma GCC unroll 12
     for (int r = 0; r < R; ++r) {
@@ -46,9 +50,24 @@ void dot_rows(const Dot& d) {
     }
 }
 
-struct Kernel : Bf16Rows, InterleavedRows<4, 2> {
-    static constexpr Geometry geometry = {/*nr*/ 32, /*kr*/ 2,      /*ra*/ 4,      /*k_align*/ 16,
-                                          /*mr*/ 12, /*a_bytes*/ 2, /*w_bytes*/ 2, /*gate_group*/ 16};
+struct Kernel : Bf16Rows {
+    static constexpr Geometry geometry = {/*nr*/ 32,  /*kr*/ 2,      /*ra*/ 4,      /*k_align*/ 16,
+                                          /*mr*/ 12,  /*a_bytes*/ 2, /*w_bytes*/ 2, /*gate_group*/ 16,
+                                          /*split*/ 4};
+
+    struct Place {
+        char* at;
+        int64_t step;  // bytes from one pair of k to the next
+    };
+    MOELAB_INLINE Place place(char* tile, int rows, int r, int64_t, int64_t c) {
+        const int64_t padded = (rows + 3) / 4 * 4;
+        return {tile + (c / 2 * padded + r) * 4, padded * 4};
+    }
+    MOELAB_INLINE void store(Place to, const Row (&rows)[4]) {
+        alignas(64) char pairs[128];
+        Bf16Rows::store(pairs, rows);
+        for (int i = 0; i < 8; ++i) __builtin_memcpy(to.at + i * to.step, pairs + i * 16, 16);
+    }
 
     void dot(int rows, const Dot& d) const {
         static constexpr void (*kByRows[])(const Dot&) = {dot_rows<1>, dot_rows<2>,  dot_rows<3>,  dot_rows<4>,

@@ -19,8 +19,8 @@ struct CoreTuning;  // core_table.h: cache sizes and block sizes of the core we 
 //   A        private to the ISA: pack_rows writes it, gemm1 reads it and writes h, gemm2 reads h. Only its size
 //            is fixed: k * a_bytes per row, rows rounded up to a multiple of ra.
 //
-// K is padded with zeros to a multiple of k_align, channels and columns to whole panels. Work on rows is cut at
-// multiples of mr only: [row0, row1) starts at one, and ends at one or at the expert's last row.
+// K is padded with zeros to a multiple of k_align, channels and columns to whole panels. Work on rows is cut between
+// tiles only (isa/tiles.h): [row0, row1) starts and ends at one, or ends at the expert's last row.
 struct Geometry {
     int nr;          // columns of a weight panel
     int kr;          // consecutive k kept together
@@ -30,6 +30,7 @@ struct Geometry {
     int a_bytes;     // 2: A is BF16; 4: A is widened to fp32 when packed
     int w_bytes;     // likewise for the weights
     int gate_group;  // channels per group of gate or up columns: nr/2 (all gate, then all up) or a divisor of it
+    int split = 0;   // tiles begin at multiples of this; 0: at multiples of mr. Divides mr, multiple of ra
 };
 
 struct Activation {
@@ -44,6 +45,7 @@ struct Gemm1 {
     const void* a;      // packed row 0 of this expert
     const void* b;      // panel 0 of this expert
     const float* bias;  // [panels][nr] in panel order, or null
+    int64_t rows;       // of this expert
     int64_t row0, row1, panel0, panel1;
     int64_t k;         // padded H
     int64_t channels;  // I
@@ -58,6 +60,7 @@ struct Gemm2 {
     const void* a;
     const void* b;
     const float* bias;
+    int64_t rows;
     int64_t row0, row1, panel0, panel1;
     int64_t k;  // padded I
     float* y;   // row 0 of this expert, [rows][y_stride]
@@ -66,14 +69,15 @@ struct Gemm2 {
 };
 
 // Gathers `rows` rows of x into packed A, zero-padding k in [k, k_padded) and rows up to a multiple of ra.
-// scale (may be null): row i is bf16(x * scale[i]). The first row is a multiple of mr within its expert.
+// scale (may be null): row i is bf16(x * scale[i]). The rows are whole tiles of an expert, from row0 on.
 struct PackRows {
     const uint16_t* x;
     int64_t x_stride;
     const int64_t* token;  // [rows] source rows
     const float* scale;    // [rows] or null
     int64_t rows, k, k_padded;
-    void* a;
+    int64_t row0, expert_rows;
+    void* a;  // of row0
 };
 
 // out[0..n) = bf16(sum over s of weight[s] * y[row[s]]), one fma per slot in slot order from +0;

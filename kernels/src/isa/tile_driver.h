@@ -4,21 +4,21 @@
 //   using V                       vector of activation.h; nr = 2 * V::width
 //   using Row                     V::width consecutive elements of a row of A, as A stores them
 //   static constexpr Geometry geometry
-//   static constexpr int split    rows are cut into tiles at multiples of this; divides mr, multiple of ra
 //   K()                           one for the tiles of a job; the destructor undoes what it has set up
 //   void dot(int rows, const Dot&)          1 <= rows <= mr; chains over ascending k; not static
 //   Row round(V::F)                         to BF16, then as A stores it
 //   Row load(const uint16_t*, int n)        n <= V::width BF16 values of x, zeros after them
 //   Row scale(Row, float)                   bf16(x * scale)
-//   char* place(char* tile, int rows, int r, int64_t k, int64_t c)
+//   auto place(char* tile, int rows, int r, int64_t k, int64_t c)
 //                                           where rows [r, r + ra), columns from c of a tile of `rows` rows lie
-//   void store(char*, const Row (&)[ra])    V::width columns of ra rows
+//   void store(place, const Row (&)[ra])    V::width columns of ra rows
 #pragma once
 
 #include <cstdint>
 
 #include "core_table.h"
 #include "isa/activation.h"
+#include "isa/tiles.h"
 
 namespace moelab {
 namespace {
@@ -36,27 +36,10 @@ struct Dot {
 // The layout of kernels that broadcast A: [row / ra][k / kr][ra][kr].
 template <int ra, int a_bytes>
 struct InterleavedRows {
-    static constexpr int split = ra;
     MOELAB_INLINE char* place(char* tile, int, int r, int64_t k, int64_t c) {
         return tile + (r * k + c * ra) * a_bytes;
     }
 };
-
-// Rows [row, row + n) as tiles of at most mr, as even as `split` allows: 13 rows are 8 + 5, not 12 + 1.
-template <class K, class Function>
-MOELAB_INLINE void for_tiles(int64_t row, int64_t n, const Function& f) {
-    constexpr int64_t split = K::split, mr = K::geometry.mr;
-    int64_t groups = (n + split - 1) / split;
-    int64_t tiles = (n + mr - 1) / mr;
-    const int64_t end = row + n;
-    for (; tiles > 0; --tiles) {
-        const int64_t take = (groups + tiles - 1) / tiles;
-        const int64_t rows = take * split < end - row ? take * split : end - row;
-        f(row, static_cast<int>(rows));
-        row += rows;
-        groups -= take;
-    }
-}
 
 // What to prefetch while a panel is multiplied, so that memory is being read all the time: with one tile the same
 // panel a little further on, with several the next panel, spread over all of them.
@@ -76,6 +59,12 @@ class Ahead {
     int64_t lines_, step_;
 };
 
+// Into how many blocks of at most `fits` tiles `tiles` tiles go; four at least are worth a panel's way through L1.
+MOELAB_INLINE int64_t blocks_of(int64_t tiles, int64_t fits) {
+    const int64_t block = fits < 4 ? 4 : fits;
+    return (tiles + block - 1) / block;
+}
+
 MOELAB_INLINE const char* prefetch(const char* at, int64_t lines) {
 #ifdef __clang__
 #pragma clang loop unroll(disable)
@@ -86,29 +75,33 @@ MOELAB_INLINE const char* prefetch(const char* at, int64_t lines) {
 
 // Calls epilogue(row, rows, panel, acc) for every tile of [row0, row1) x [panel0, panel1). Blocks of rows small
 // enough that their A stays in half of L2 while the panels go by; a panel stays there for all tiles of a block.
-template <class K, class Function>
-MOELAB_INLINE void multiply(const void* a, const void* b, int64_t row0, int64_t row1, int64_t panel0, int64_t panel1,
-                            int64_t k, const CoreTuning* core, const Function& epilogue) {
+template <class K, class Job, class Function>
+MOELAB_INLINE void multiply(const Job& job, const Function& epilogue) {
     constexpr Geometry g = K::geometry;
     alignas(64) float acc[g.mr * g.nr];
     K kernel;
-    const int64_t row_bytes = k * g.a_bytes;
-    const int64_t panel_bytes = k * g.nr * g.w_bytes;
-    const char* const last = static_cast<const char*>(b) + panel1 * panel_bytes;
-    int64_t block = core->l2_bytes / 2 / row_bytes / g.mr * g.mr;
-    if (block < 4 * g.mr) block = 4 * g.mr;
-    for (int64_t begin = row0; begin < row1; begin += block) {
-        const int64_t n = row1 - begin < block ? row1 - begin : block;
-        for (int64_t panel = panel0; panel < panel1; ++panel) {
-            const char* const weights = static_cast<const char*>(b) + panel * panel_bytes;
-            Ahead ahead(weights, panel_bytes, last, (n + g.mr - 1) / g.mr, core->stream_ahead);
-            for_tiles<K>(begin, n, [&](int64_t row, int rows) __attribute__((always_inline)) {
-                const char* const first = static_cast<const char*>(a) + row * row_bytes;
-                kernel.dot(rows, Dot{first, K::split * row_bytes, weights, k, acc, ahead.at(), ahead.lines()});
+    const int64_t k = job.k, row_bytes = k * g.a_bytes, panel_bytes = k * g.nr * g.w_bytes;
+    const char* const b = static_cast<const char*>(job.b);
+    const char* const last = b + job.panel1 * panel_bytes;
+    const Tiles tiles(job.rows, g.mr, g.split);
+    const int64_t end = tiles.at(job.row1), fits = job.core->l2_bytes / 2 / (row_bytes * g.mr);
+    for (int64_t tile0 = tiles.at(job.row0), blocks = blocks_of(end - tile0, fits), tile1; blocks > 0; --blocks) {
+        tile1 = tile0 + (end - tile0 + blocks - 1) / blocks;
+        const bool large = tiles.row(tile0 + 1) - tiles.row(tile0) >= job.core->ahead_rows;
+        const int64_t distance = large ? job.core->stream_ahead : 0;
+        for (int64_t panel = job.panel0; panel < job.panel1; ++panel) {
+            const char* const weights = b + panel * panel_bytes;
+            Ahead ahead(weights, panel_bytes, last, tile1 - tile0, distance);
+            for (int64_t tile = tile0; tile < tile1; ++tile) {
+                const int64_t row = tiles.row(tile);
+                const int rows = static_cast<int>(tiles.row(tile + 1) - row);
+                const char* const first = static_cast<const char*>(job.a) + row * row_bytes;
+                kernel.dot(rows, Dot{first, g.split * row_bytes, weights, k, acc, ahead.at(), ahead.lines()});
                 ahead.next_tile();
                 epilogue(row, rows, panel, acc);
-            });
+            }
         }
+        tile0 = tile1;
     }
 }
 
@@ -152,9 +145,8 @@ MOELAB_INLINE void store_tile(const Gemm1& g, const Gated& gated, int64_t row, i
 template <class K>
 void gemm1(const Gemm1& g) {
     with_gate<typename K::V>(g.act, [&](auto gated) __attribute__((always_inline)) {
-        multiply<K>(g.a, g.b, g.row0, g.row1, g.panel0, g.panel1, g.k, g.core,
-                    [&](int64_t row, int rows, int64_t panel, const float* acc)
-                        __attribute__((always_inline)) { store_tile<K>(g, gated, row, rows, panel, acc); });
+        multiply<K>(g, [&](int64_t row, int rows, int64_t panel, const float* acc)
+                           __attribute__((always_inline)) { store_tile<K>(g, gated, row, rows, panel, acc); });
     });
 }
 
@@ -175,31 +167,35 @@ MOELAB_INLINE void store_tile(const Gemm2& g, int64_t row, int rows, int64_t pan
 
 template <class K>
 void gemm2(const Gemm2& g) {
-    multiply<K>(g.a, g.b, g.row0, g.row1, g.panel0, g.panel1, g.k, g.core,
-                [&](int64_t row, int rows, int64_t panel, const float* acc)
-                    __attribute__((always_inline)) { store_tile<K>(g, row, rows, panel, acc); });
+    multiply<K>(g, [&](int64_t row, int rows, int64_t panel, const float* acc)
+                       __attribute__((always_inline)) { store_tile<K>(g, row, rows, panel, acc); });
 }
 
 template <class K>
 void pack_rows(const PackRows& p) {
-    constexpr int w = K::V::width, ra = K::geometry.ra, mr = K::geometry.mr;
+    constexpr int w = K::V::width, ra = K::geometry.ra;
     static const uint16_t kZeros[w] = {};
-    for (int64_t row = 0; row < p.rows; row += ra) {
-        const int64_t first = row / mr * mr;
-        const int rows = p.rows - first < mr ? static_cast<int>(p.rows - first) : mr;
-        char* const tile = static_cast<char*>(p.a) + first * p.k_padded * K::geometry.a_bytes;
-        const uint16_t* source[ra];
-        for (int i = 0; i < ra; ++i) source[i] = row + i < p.rows ? p.x + p.token[row + i] * p.x_stride : nullptr;
-        for (int64_t k = 0; k < p.k_padded; k += w) {
-            const int64_t left = p.k - k;
-            const int n = left >= w ? w : left > 0 ? static_cast<int>(left) : 0;
-            typename K::Row group[ra];
-            for (int i = 0; i < ra; ++i) {
-                group[i] = source[i] && n ? K::load(source[i] + k, n) : K::load(kZeros, w);
-                if (source[i] && p.scale) group[i] = K::scale(group[i], p.scale[row + i]);
+    const Tiles tiles(p.expert_rows, K::geometry.mr, K::geometry.split);
+    int64_t tile_row = 0;
+    for (int64_t tile = tiles.at(p.row0); tile_row < p.rows; ++tile) {
+        const int rows = static_cast<int>(tiles.row(tile + 1) - tiles.row(tile));
+        char* const to = static_cast<char*>(p.a) + tile_row * p.k_padded * K::geometry.a_bytes;
+        for (int r = 0; r < rows; r += ra) {
+            const int64_t row = tile_row + r;
+            const uint16_t* source[ra];
+            for (int i = 0; i < ra; ++i) source[i] = r + i < rows ? p.x + p.token[row + i] * p.x_stride : nullptr;
+            for (int64_t k = 0; k < p.k_padded; k += w) {
+                const int64_t left = p.k - k;
+                const int n = left >= w ? w : left > 0 ? static_cast<int>(left) : 0;
+                typename K::Row group[ra];
+                for (int i = 0; i < ra; ++i) {
+                    group[i] = source[i] && n ? K::load(source[i] + k, n) : K::load(kZeros, w);
+                    if (source[i] && p.scale) group[i] = K::scale(group[i], p.scale[row + i]);
+                }
+                K::store(K::place(to, rows, r, p.k_padded, k), group);
             }
-            K::store(K::place(tile, rows, static_cast<int>(row - first), p.k_padded, k), group);
         }
+        tile_row += rows;
     }
 }
 
