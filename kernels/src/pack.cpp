@@ -5,6 +5,7 @@
 
 #include "bf16.h"
 #include "error.h"
+#include "pack_vectors.h"
 #include "packed.h"
 #include "threads.h"
 
@@ -26,6 +27,16 @@ inline void store_weight(void* panel, int64_t index, uint16_t bits, int w_bytes)
         static_cast<uint32_t*>(panel)[index] = static_cast<uint32_t>(bits) << 16;
     }
 }
+
+// Where the matrix is transposed, a panel alone would touch a new page for every k: panels next to each other are
+// packed together in blocks of k, as many as stay in L2 until their checksums are taken.
+constexpr int group_panels = 4;
+int panels_together(const moelab_matrix& m) {
+    return m.col_stride == 1 ? 1 : group_panels;
+}
+constexpr int64_t block_k = 128;
+constexpr int64_t k_ahead = 16;  // rows of k from the one that is packed to the one that is prefetched
+constexpr int max_nr = 256;
 
 // A block of k of one panel: column c is row source_row[c] of the matrix (a negative row is padding).
 struct PanelJob {
@@ -54,24 +65,31 @@ void pack_any(const PanelJob& job) {
         }
 }
 
-using Vec = uint32_t __attribute__((vector_size(16)));  // SSE2 and NEON: both baseline
-
-Vec load4(const uint16_t* from) {
-    Vec v;
-    std::memcpy(&v, from, sizeof v);
-    return v;
+// Asks for the lines that the next block of k takes from a row: with so many rows at once no prefetcher follows.
+template <int dtype>
+void prefetch_next(const PanelJob& job, int64_t row) {
+    constexpr int64_t line = 64 / (dtype == MOELAB_FP32 ? 4 : 2);
+    const auto* data = static_cast<const char*>(job.matrix->data);
+    const int64_t ahead = 2 * job.k1 - job.k0, end = ahead < job.k ? ahead : job.k;
+    for (int64_t k = job.k1; k < end; k += line)
+        __builtin_prefetch(data + (row * job.matrix->row_stride + k) * (64 / line));
 }
 
-// BF16 rows with k contiguous and kr = 2: a transposition of words, four columns by four words at a time.
+// Rows with k contiguous and kr = 2: a transposition of words, four columns by four words at a time.
+template <int dtype>
 void pack_rows_kr2(const PanelJob& job) {
     const int nr = job.geometry->nr;
-    const auto* source = static_cast<const uint16_t*>(job.matrix->data);
     auto* out = static_cast<uint32_t*>(job.panel);
     for (int c = 0; c < nr; c += 4) {
-        const uint16_t* in[4];
-        for (int i = 0; i < 4; ++i) in[i] = source + job.source_row[c + i] * job.matrix->row_stride;
+        int64_t at[4];
+        for (int i = 0; i < 4; ++i) {
+            at[i] = job.source_row[c + i] * job.matrix->row_stride;
+            prefetch_next<dtype>(job, job.source_row[c + i]);
+        }
         for (int64_t k = job.k0; k < job.k1; k += 8) {
-            const Vec a = load4(in[0] + k), b = load4(in[1] + k), d = load4(in[2] + k), e = load4(in[3] + k);
+            const void* const data = job.matrix->data;
+            const Vec a = load8<dtype>(data, at[0] + k), b = load8<dtype>(data, at[1] + k);
+            const Vec d = load8<dtype>(data, at[2] + k), e = load8<dtype>(data, at[3] + k);
             const Vec ab0 = __builtin_shufflevector(a, b, 0, 4, 1, 5), ab1 = __builtin_shufflevector(a, b, 2, 6, 3, 7);
             const Vec de0 = __builtin_shufflevector(d, e, 0, 4, 1, 5), de1 = __builtin_shufflevector(d, e, 2, 6, 3, 7);
             const Vec rows[4] = {
@@ -83,15 +101,17 @@ void pack_rows_kr2(const PanelJob& job) {
 }
 
 // Likewise with kr = 4: two columns by two 64-bit words.
+template <int dtype>
 void pack_rows_kr4(const PanelJob& job) {
     const int nr = job.geometry->nr;
-    const auto* source = static_cast<const uint16_t*>(job.matrix->data);
     auto* out = static_cast<uint64_t*>(job.panel);
     for (int c = 0; c < nr; c += 2) {
-        const uint16_t* in0 = source + job.source_row[c] * job.matrix->row_stride;
-        const uint16_t* in1 = source + job.source_row[c + 1] * job.matrix->row_stride;
+        const int64_t at0 = job.source_row[c] * job.matrix->row_stride;
+        const int64_t at1 = job.source_row[c + 1] * job.matrix->row_stride;
+        prefetch_next<dtype>(job, job.source_row[c]);
+        prefetch_next<dtype>(job, job.source_row[c + 1]);
         for (int64_t k = job.k0; k < job.k1; k += 8) {
-            const Vec a = load4(in0 + k), b = load4(in1 + k);
+            const Vec a = load8<dtype>(job.matrix->data, at0 + k), b = load8<dtype>(job.matrix->data, at1 + k);
             const Vec low = __builtin_shufflevector(a, b, 0, 1, 4, 5), high = __builtin_shufflevector(a, b, 2, 3, 6, 7);
             std::memcpy(out + k / 4 * nr + c, &low, sizeof low);
             std::memcpy(out + (k / 4 + 1) * nr + c, &high, sizeof high);
@@ -99,18 +119,34 @@ void pack_rows_kr4(const PanelJob& job) {
     }
 }
 
-// BF16 with the columns contiguous (a transposed matrix, as gpt-oss stores its weights): `columns` columns from
-// source row `row` on, `step` apart, zipped over kr rows of k.
-template <int kr, int step>
+// The columns contiguous (a transposed matrix, as gpt-oss stores its weights): `columns` columns from source row `row`
+// on, `step` apart, zipped over kr rows of k.
+template <int kr, int step, int dtype>
 void zip_run(const PanelJob& job, int64_t k, int64_t row, int columns, uint16_t* out) {
-    const auto* source = static_cast<const uint16_t*>(job.matrix->data) + row;
+    const int64_t stride = job.matrix->col_stride;
     const uint16_t* in[kr];
-    for (int i = 0; i < kr; ++i) in[i] = source + (k + i) * job.matrix->col_stride;
+    uint16_t rounded[kr][step * max_nr];
+    for (int i = 0; i < kr; ++i) {
+        const int64_t at = row + (k + i) * stride;
+        if constexpr (dtype == MOELAB_BF16) {
+            in[i] = static_cast<const uint16_t*>(job.matrix->data) + at;
+            if (k + i + k_ahead < job.k) __builtin_prefetch(in[i] + k_ahead * stride);
+        } else {
+            const int n = step * (columns - 1) + 1;
+            int c = 0;
+            for (; c + 8 <= n; c += 8) {
+                const Vec eight = load8<dtype>(job.matrix->data, at + c);
+                std::memcpy(rounded[i] + c, &eight, sizeof eight);
+            }
+            for (; c < n; ++c) rounded[i][c] = load_bf16<dtype>(job.matrix->data, at + c);
+            in[i] = rounded[i];
+        }
+    }
     for (int c = 0; c < columns; ++c)
         for (int i = 0; i < kr; ++i) out[c * kr + i] = in[i][c * step];
 }
 
-template <int kr>
+template <int kr, int dtype>
 void pack_columns(const PanelJob& job) {
     const Geometry& g = *job.geometry;
     for (int64_t k = job.k0; k < job.k1; k += kr) {
@@ -118,9 +154,9 @@ void pack_columns(const PanelJob& job) {
         for (int c = 0; c < g.nr; c += g.gate_group) {
             const int64_t row = job.source_row[c];
             if (g.gate_group > 1 && job.source_row[c + 1] == row + 2) {
-                zip_run<kr, 2>(job, k, row, g.gate_group, out + c * kr);
+                zip_run<kr, 2, dtype>(job, k, row, g.gate_group, out + c * kr);
             } else {
-                zip_run<kr, 1>(job, k, row, g.gate_group, out + c * kr);
+                zip_run<kr, 1, dtype>(job, k, row, g.gate_group, out + c * kr);
             }
         }
     }
@@ -129,12 +165,25 @@ void pack_columns(const PanelJob& job) {
 using Packer = void (*)(const PanelJob&);
 
 // The fast packer for this matrix and geometry, or null. It takes whole panels and blocks of k inside the matrix.
+template <int dtype>
 Packer fast_packer(const moelab_matrix& m, const Geometry& g) {
-    if (m.dtype != MOELAB_BF16 || g.w_bytes != 2 || g.nr % 4 != 0) return nullptr;
-    if (m.col_stride == 1) return g.kr == 2 ? pack_rows_kr2 : g.kr == 4 ? pack_rows_kr4 : nullptr;
-    if (m.row_stride == 1)
-        return g.kr == 1 ? pack_columns<1> : g.kr == 2 ? pack_columns<2> : g.kr == 4 ? pack_columns<4> : nullptr;
-    return nullptr;
+    if (g.w_bytes != 2 || g.nr % 4 != 0) return nullptr;
+    if (m.col_stride == 1) return g.kr == 2 ? pack_rows_kr2<dtype> : g.kr == 4 ? pack_rows_kr4<dtype> : nullptr;
+    if (m.row_stride != 1) return nullptr;
+    switch (g.kr) {
+        case 1: return pack_columns<1, dtype>;
+        case 2: return pack_columns<2, dtype>;
+        case 4: return pack_columns<4, dtype>;
+        default: return nullptr;
+    }
+}
+
+Packer fast_packer(const moelab_matrix& m, const Geometry& g) {
+    switch (m.dtype) {
+        case MOELAB_BF16: return fast_packer<MOELAB_BF16>(m, g);
+        case MOELAB_FP16: return fast_packer<MOELAB_FP16>(m, g);
+        default: return fast_packer<MOELAB_FP32>(m, g);
+    }
 }
 
 Packer any_packer(const moelab_matrix& m) {
@@ -183,12 +232,6 @@ moelab_status check_expert(const Layout& layout, int64_t expert) {
                     static_cast<long long>(layout.layer.num_experts - 1));
     return MOELAB_OK;
 }
-
-// Panels next to each other, packed together in blocks of k: where the matrix is transposed, one panel alone would
-// touch a new page for every k.
-constexpr int group_panels = 8;
-constexpr int64_t block_k = 128;
-constexpr int max_nr = 256;
 
 struct Source {
     const moelab_matrix* matrix;
@@ -278,15 +321,18 @@ extern "C" moelab_status moelab_pack_expert(void* packed, uint64_t bytes, int64_
                         block + layout.w2_offset,
                         false,
                         false};
-    const int64_t groups1 = (layout.panels1 + group_panels - 1) / group_panels;
-    const int64_t groups2 = (layout.panels2 + group_panels - 1) / group_panels;
+    const int together1 = panels_together(*w13), together2 = panels_together(*w2);
+    const int64_t groups1 = (layout.panels1 + together1 - 1) / together1;
+    const int64_t groups2 = (layout.panels2 + together2 - 1) / together2;
     uint64_t sum = gaps_checksum(layout, block);
-#pragma omp parallel for schedule(static) num_threads(clamp_threads(num_threads)) reduction(+ : sum)
+#pragma omp parallel for schedule(dynamic) num_threads(clamp_threads(num_threads)) reduction(+ : sum)
     for (int64_t group = 0; group < groups1 + groups2; ++group) {
-        const Source& source = group < groups1 ? first : second;
-        const int64_t begin = (group < groups1 ? group : group - groups1) * group_panels;
-        const int64_t end = begin + group_panels < source.panels ? begin + group_panels : source.panels;
-        sum += pack_group(layout, source, begin, end, group < groups1 ? 0 : layout.panels1);
+        const bool in_first = group < groups1;
+        const Source& source = in_first ? first : second;
+        const int together = in_first ? together1 : together2;
+        const int64_t begin = (in_first ? group : group - groups1) * together;
+        const int64_t end = begin + together < source.panels ? begin + together : source.panels;
+        sum += pack_group(layout, source, begin, end, in_first ? 0 : layout.panels1);
     }
     ExpertEntry* entry = expert_entry(packed, expert);
     entry->checksum = sum;
