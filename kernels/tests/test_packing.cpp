@@ -193,6 +193,56 @@ TEST_EACH_ISA(packing, fp32_and_fp16_are_rounded_to_nearest_even_once) {
     }
 }
 
+TEST_EACH_ISA(packing, whole_panels_round_every_fp16_and_any_fp32) {
+    // Every fp16 and fp32 of every exponent, in panels without padding, along the rows and transposed.
+    constexpr int64_t hidden = 1024, channels = 32, count = 2 * channels * hidden;
+    std::vector<uint16_t> half(count);
+    std::vector<float> single(count);
+    for (uint32_t i = 0; i < count; i++) {
+        half[i] = static_cast<uint16_t>(i);
+        const uint32_t bits = i << 16 | ((i * 0x9e3779b1u) >> 16 & ~0xfu) | (i % 3 ? 0 : 0x8000);
+        std::memcpy(&single[i], &bits, sizeof bits);
+    }
+    const auto value = [&](int dtype, size_t i) {
+        if (dtype == MOELAB_FP32) return single[i];
+        const int exponent = half[i] >> 10 & 31, mantissa = half[i] & 0x3ff;
+        const double size = exponent == 31 ? (mantissa ? std::nan("") : INFINITY)
+                                           : std::ldexp(mantissa + (exponent ? 1024 : 0), std::max(exponent, 1) - 25);
+        return static_cast<float>(half[i] & 0x8000 ? -size : size);
+    };
+    const moelab_layer layer = {isa, MOELAB_SILU, 1, hidden, channels, 0, 0, 0};
+    uint64_t bytes;
+    CHECK_STATUS(moelab_packed_bytes(&layer, &bytes), MOELAB_OK);
+    for (const int dtype : {MOELAB_FP16, MOELAB_FP32})
+        for (const bool transposed : {false, true}) {
+            const Guarded packed(bytes, Guarded::kEnd, 64);
+            CHECK_STATUS(moelab_pack_begin(&layer, packed.data(), bytes), MOELAB_OK);
+            const void* data = dtype == MOELAB_FP16 ? static_cast<const void*>(half.data()) : single.data();
+            const auto matrix = [&](int64_t rows, int64_t columns) {
+                return transposed ? moelab_matrix{data, dtype, 1, rows} : moelab_matrix{data, dtype, columns, 1};
+            };
+            const moelab_matrix w13 = matrix(2 * channels, hidden), w2 = matrix(hidden, channels);
+            CHECK_STATUS(moelab_pack_expert(packed.data(), bytes, 0, &w13, &w2, nullptr, nullptr, 0, 1), MOELAB_OK);
+            CHECK_STATUS(moelab_pack_finish(packed.data(), bytes), MOELAB_OK);
+            Bits got13(count), got2(count / 2);
+            CHECK_STATUS(moelab_unpack_expert(packed.data(), bytes, 0, got13.data(), got2.data(), nullptr, nullptr),
+                         MOELAB_OK);
+            const auto check = [&](const Bits& got, int64_t rows, int64_t columns) {
+                for (int64_t r = 0; r < rows; r++)
+                    for (int64_t c = 0; c < columns; c++) {
+                        const float exact =
+                            value(dtype, static_cast<size_t>(transposed ? c * rows + r : r * columns + c));
+                        const uint16_t bits = got[static_cast<size_t>(r * columns + c)];
+                        CHECK(exact != exact ? (bits & 0x7fff) > 0x7f80 : bits == reference::to_bf16(exact),
+                              "dtype %d, transposed %d: 0x%04x for %g", dtype, transposed, bits,
+                              static_cast<double>(exact));
+                    }
+            };
+            check(got13, 2 * channels, hidden);
+            check(got2, hidden, channels);
+        }
+}
+
 TEST_EACH_ISA(packing, interleaved_gives_the_same_outputs) {
     const Problem p = make_problem({2, 45, 37, 7, 2, MOELAB_SWIGLUOAI, true});
     const Bits split = run(p, pack(p, isa));
