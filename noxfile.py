@@ -98,13 +98,15 @@ def run_in_lab(session: nox.Session, program: str, *arguments: str, **options: A
 
 @nox.session(venv_backend="none", requires=["lab"])
 def tests(session: nox.Session) -> None:
-    """Everything that a clean machine can prove: C++, Arm and Python tests. With options: pytest alone, with them."""
+    """Everything that a clean machine can prove: C++, Arm, counts, Python. With options: pytest alone, with them."""
     if not session.posargs:
         with part(session, "C++ tests"):
             cpp_tests(session)
         if platform.machine() != "aarch64":  # there, the suite is the native tests
             with part(session, "Arm suite"):
                 arm_suite(session)
+            with part(session, "instruction counts"):
+                instruction_counts(session)
     with part(session, "Python tests"):
         run_in_lab(session, "python", "-m", "pytest", *session.posargs)
 
@@ -125,6 +127,17 @@ def arm_suite(session: nox.Session, *options: str) -> None:
 def arm(session: nox.Session) -> None:
     """The Arm suite: cross-compiled and emulated on x86-64, native on Arm."""
     arm_suite(session, *session.posargs)
+
+
+def instruction_counts(session: nox.Session, *options: str) -> None:
+    """Counts against the committed table; the script says what it needs and how to get it."""
+    run_in_lab(session, "python", "ci/counts.py", *options)
+
+
+@nox.session(venv_backend="none", requires=["lab"], default=False)
+def counts(session: nox.Session) -> None:
+    """Retired instructions of fused calls under emulation, against reports/counts.json: `nox -s counts -- --update`."""
+    instruction_counts(session, *session.posargs)
 
 
 @nox.session(venv_backend="none", requires=["lab"], default=False)

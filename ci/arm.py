@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         machine = native_machine() if native else emulated_machine()
     except (RootError, subprocess.CalledProcessError) as error:
         return not_run(str(error))
-    build(machine, cross=not native)
+    build(machine.build, "-DMOELAB_TESTS=ON", cross=not native)
     if options.setup_only:
         say("set up")
         return 0
@@ -126,15 +126,15 @@ def emulated_machine() -> Machine:
     return Machine(FOLDER / "build", ("qemu-aarch64",), root, root, site)
 
 
-def build(machine: Machine, *, cross: bool) -> None:
-    """libmoelab.so and the C++ tests."""
-    say(f"building {machine.build.relative_to(ROOT)}")
-    configure = ["cmake", "-S", str(ROOT / "kernels"), "-B", str(machine.build), "-DMOELAB_TESTS=ON"]
+def build(folder: Path, *options: str, cross: bool = True, target: str = "all") -> None:
+    """libmoelab.so and what the options ask for."""
+    say(f"building {folder.relative_to(ROOT)}")
+    configure = ["cmake", "-S", str(ROOT / "kernels"), "-B", str(folder), *options]
     if cross:
         configure.append(f"-DCMAKE_TOOLCHAIN_FILE={ROOT / 'kernels/cmake/aarch64-linux-gnu.cmake'}")
     if shutil.which("ninja"):
         configure += ["-G", "Ninja"]
-    for command in (configure, ["cmake", "--build", str(machine.build), "--parallel"]):
+    for command in (configure, ["cmake", "--build", str(folder), "--parallel", "--target", target]):
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"arm: {' '.join(command)} failed:\n{(done.stdout + done.stderr)[-4000:]}")

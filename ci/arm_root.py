@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from arm_tools import say
@@ -37,10 +37,10 @@ def python_of(root: Path) -> Path:
     return found[-1]
 
 
-def make_root(folder: Path) -> Path:
+def make_root(folder: Path, packages: Sequence[str] = PACKAGES) -> Path:
     """folder/root, made once; remade when the packages or this machine's distribution change."""
     root, stamp = folder / "root", folder / "root.stamp"
-    wanted = f"{_distribution()} {PACKAGES} {_digest([Path(__file__)])}"
+    wanted = f"{_distribution()} {packages} {_digest([Path(__file__)])}"
     if stamp.exists() and stamp.read_text() == wanted:
         return root
     for tool in ("apt-get", "dpkg-deb"):
@@ -53,18 +53,18 @@ def make_root(folder: Path) -> Path:
     for directory in ("bin", "lib", "sbin"):  # before the packages: some still say /lib
         (root / "usr" / directory).mkdir(parents=True)
         (root / directory).symlink_to(f"usr/{directory}")
-    for package in _download(folder / "apt"):
+    for package in _download(folder / "apt", packages):
         subprocess.run(["dpkg-deb", "-x", str(package), str(root)], check=True)
     python_of(root)
     stamp.write_text(wanted)
     return root
 
 
-def make_site(folder: Path, root: Path, constraints: Path) -> Path:
-    """folder/site: the arm64 wheels of WHEELS for the root's Python, in the versions of the constraints file."""
+def make_site(folder: Path, root: Path, constraints: Path, *, wheels: Sequence[str] = WHEELS) -> Path:
+    """folder/site: arm64 wheels for the root's Python, in their own versions or those of the constraints file."""
     site, stamp = folder / "site", folder / "site.stamp"
     version = python_of(root).name.removeprefix("python")
-    pins = [_pin(name, constraints) for name in WHEELS]
+    pins = [name if "==" in name else _pin(name, constraints) for name in wheels]
     wanted = f"{version} {pins} {_digest([Path(__file__)])}"
     if stamp.exists() and stamp.read_text() == wanted:
         return site
@@ -85,7 +85,7 @@ def make_site(folder: Path, root: Path, constraints: Path) -> Path:
     return site
 
 
-def _download(apt: Path) -> list[Path]:
+def _download(apt: Path, packages: Sequence[str]) -> list[Path]:
     """The arm64 packages and everything they depend on."""
     for part in ("lists/partial", "archives/partial", "etc/preferences.d", "etc/apt.conf.d"):
         (apt / part).mkdir(parents=True, exist_ok=True)
@@ -111,11 +111,11 @@ def _download(apt: Path) -> list[Path]:
     command += [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
     _run([*command, "update"])
     # The empty dpkg status makes apt resolve everything, libc included.
-    _run([*command, "--download-only", "install", *PACKAGES])
-    packages = sorted((apt / "archives").glob("*.deb"))
-    if not packages:
+    _run([*command, "--download-only", "install", *packages])
+    files = sorted((apt / "archives").glob("*.deb"))
+    if not files:
         raise RootError("apt-get downloaded nothing")
-    return packages
+    return files
 
 
 def _run(command: list[str]) -> None:

@@ -35,9 +35,9 @@ def say(text: str) -> None:
     print(f"arm: {text}", flush=True)
 
 
-def not_run(reason: str) -> int:
-    """Says that the suite did not run, so that nobody takes silence for success; the exit status."""
+def not_run(reason: str, what: str = "Arm suite") -> int:
+    """Says that it did not run, so that nobody takes silence for success; the exit status."""
     in_ci = os.environ.get("CI") == "true"
     bar = "!" * 100
-    print(f"{bar}\n!! The Arm suite DID NOT RUN: {reason}\n{bar}", file=sys.stderr, flush=True)
+    print(f"{bar}\n!! {what}: DID NOT RUN: {reason}\n{bar}", file=sys.stderr, flush=True)
     return 1 if in_ci else 0

@@ -1,14 +1,15 @@
 /* Counts the instructions that an emulated 64-bit Arm program retires, by class: a plugin for QEMU's user mode.
  *
  *     cc -O2 -shared -fPIC -o armmix.so armmix.c
- *     qemu-aarch64 -plugin ./armmix.so,out=counts.txt PROGRAM
+ *     qemu-aarch64 -plugin ./armmix.so,out=counts.txt[,blocks=on] PROGRAM
  *
  * One counter per translated block, counted inline: about 2 % slower than without, and exact for one thread (QEMU's
  * inline counters race between threads). The guest executes HINT #0x70..0x7f to mark the end of a phase; a line
  *
  *     mark 71 total=1234 bfmmla=567 ...
  *
- * then holds what was retired since the last mark. Classes are opcode masks out of the architecture's encoding index:
+ * then holds what was retired since the last mark. With the option blocks=on, lines "block ADDRESS total=..." after it
+ * tell where: one for each translated block that ran, by its address. Classes are opcode masks out of the architecture's encoding index:
  * capstone 4, which QEMU brings, does not know BFMMLA.
  *
  * Plugin API version 1. Debian packages no qemu-plugin.h, so the few prototypes are declared here.
@@ -27,6 +28,7 @@ struct qemu_plugin_insn;
 typedef struct qemu_info_t qemu_info_t;
 void qemu_plugin_register_vcpu_tb_trans_cb(plugin_id, void (*)(plugin_id, struct qemu_plugin_tb *));
 void qemu_plugin_register_atexit_cb(plugin_id, void (*)(plugin_id, void *), void *);
+uint64_t qemu_plugin_tb_vaddr(const struct qemu_plugin_tb *);
 size_t qemu_plugin_tb_n_insns(const struct qemu_plugin_tb *);
 struct qemu_plugin_insn *qemu_plugin_tb_get_insn(const struct qemu_plugin_tb *, size_t);
 const void *qemu_plugin_insn_data(const struct qemu_plugin_insn *);
@@ -92,12 +94,14 @@ static int class_of(uint32_t w) {
 
 struct block {
     struct block *next;
-    uint64_t executed;
+    uint64_t address;
+    uint64_t executed, executed_at_last_mark;
     uint16_t count[CLASSES];
 };
 static struct block *blocks;
 static uint64_t at_last_mark[CLASSES];
 static FILE *out;
+static int print_blocks;
 
 static void totals(uint64_t *total) {
     memset(total, 0, CLASSES * sizeof *total);
@@ -124,6 +128,15 @@ static void on_mark(unsigned cpu, void *number) {
     char tag[16];
     snprintf(tag, sizeof tag, "mark %x", (unsigned)(uintptr_t)number);
     print_line(tag, since);
+    for (struct block *b = blocks; b; b = b->next) {
+        const uint64_t times = b->executed - b->executed_at_last_mark;
+        b->executed_at_last_mark = b->executed;
+        if (!print_blocks || times == 0) continue;
+        for (int i = 0; i < CLASSES; i++) since[i] = times * b->count[i];
+        char block[32];
+        snprintf(block, sizeof block, "block %" PRIx64, b->address);
+        print_line(block, since);
+    }
 }
 
 static void on_translation(plugin_id id, struct qemu_plugin_tb *tb) {
@@ -132,6 +145,7 @@ static void on_translation(plugin_id id, struct qemu_plugin_tb *tb) {
     if (!b) abort();
     b->next = blocks;
     blocks = b;
+    b->address = qemu_plugin_tb_vaddr(tb);
     const size_t n = qemu_plugin_tb_n_insns(tb);
     for (size_t i = 0; i < n; i++) {
         struct qemu_plugin_insn *insn = qemu_plugin_tb_get_insn(tb, i);
@@ -155,8 +169,10 @@ static void at_exit(plugin_id id, void *unused) {
 EXPORTED int qemu_plugin_install(plugin_id id, const qemu_info_t *info, int argc, char **argv) {
     (void)info;
     out = stderr;
-    for (int i = 0; i < argc; i++)
+    for (int i = 0; i < argc; i++) {
         if (strncmp(argv[i], "out=", 4) == 0) out = fopen(argv[i] + 4, "w");
+        if (strcmp(argv[i], "blocks=on") == 0) print_blocks = 1;
+    }
     if (!out) {
         perror("armmix: out=");
         return 1;

@@ -1,9 +1,11 @@
-// One fused MoE call on random weights with routing from a file, for ci/counts.py: the call that is counted is the
-// second one, so that scratch is there and pages are touched.
+// Fused MoE calls on random weights with routing from files, for ci/counts.py. One call per routing is counted, between
+// two marks; before them the first routing, the one with the most tokens, runs uncounted, so that scratch is there.
 //
-//     moelab_call ISA ACTIVATION EXPERTS HIDDEN INTERMEDIATE BIAS INTERLEAVED ROUTING
+//     moelab_call ISA ACTIVATION EXPERTS HIDDEN INTERMEDIATE BIAS INTERLEAVED ROUTING...
 //
 // ROUTING: int32 tokens, int32 topk, int32 ids [tokens][topk], float weights [tokens][topk].
+//
+// Prints a digest of each call's output: the same call gives the same bits.
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -79,22 +81,28 @@ int activation_of(const char* name) {
     std::exit(1);
 }
 
+// Every expert's weights are a window of the same random numbers, at a place of its own: drawing them anew takes an
+// emulator longer than the calls.
 void* pack(const moelab_layer& layer, bool interleaved, uint64_t* bytes) {
     must(moelab_packed_bytes(&layer, bytes), "packed_bytes");
     void* packed = moelab_alloc(*bytes);
     if (!packed) stop("no memory");
     must(moelab_pack_begin(&layer, packed, *bytes), "pack_begin");
     const size_t hidden = static_cast<size_t>(layer.hidden), inner = static_cast<size_t>(layer.intermediate);
-    std::vector<uint16_t> w13(2 * inner * hidden), w2(hidden * inner), b13(2 * inner), b2(hidden);
+    constexpr size_t apart = 7;  // elements between the windows of neighbours
+    const size_t shifts = apart * static_cast<size_t>(layer.num_experts);
+    std::vector<uint16_t> w13(2 * inner * hidden + shifts), w2(hidden * inner + shifts), b13(2 * inner + shifts),
+        b2(hidden + shifts);
+    Random random(0);
+    random.fill(&w13, 1 / std::sqrt(static_cast<double>(hidden)));
+    random.fill(&w2, 1 / std::sqrt(static_cast<double>(inner)));
+    random.fill(&b13, 0.5);
+    random.fill(&b2, 0.5);
     for (int64_t e = 0; e < layer.num_experts; ++e) {
-        Random random(static_cast<uint64_t>(e));
-        random.fill(&w13, 1 / std::sqrt(static_cast<double>(hidden)));
-        random.fill(&w2, 1 / std::sqrt(static_cast<double>(inner)));
-        random.fill(&b13, 0.5);
-        random.fill(&b2, 0.5);
-        const moelab_matrix m13{w13.data(), MOELAB_BF16, layer.hidden, 1},
-            m2{w2.data(), MOELAB_BF16, layer.intermediate, 1};
-        const moelab_matrix v13{b13.data(), MOELAB_BF16, 1, 1}, v2{b2.data(), MOELAB_BF16, 1, 1};
+        const size_t at = apart * static_cast<size_t>(e);
+        const moelab_matrix m13{&w13[at], MOELAB_BF16, layer.hidden, 1},
+            m2{&w2[at], MOELAB_BF16, layer.intermediate, 1};
+        const moelab_matrix v13{&b13[at], MOELAB_BF16, 1, 1}, v2{&b2[at], MOELAB_BF16, 1, 1};
         must(moelab_pack_expert(packed, *bytes, e, &m13, &m2, layer.has_bias ? &v13 : nullptr,
                                 layer.has_bias ? &v2 : nullptr, interleaved, 1),
              "pack_expert");
@@ -103,11 +111,44 @@ void* pack(const moelab_layer& layer, bool interleaved, uint64_t* bytes) {
     return packed;
 }
 
+// Buffers for the routing with the most tokens.
+struct Buffers {
+    std::vector<uint16_t> x, out;
+};
+
+void run(const moelab_layer& layer, const void* packed, uint64_t bytes, const Routing& routing, Buffers* buffers,
+         bool counted) {
+    moelab_call call{};
+    call.x = buffers->x.data();
+    call.x_stride = layer.hidden;
+    call.tokens = routing.tokens;
+    call.topk = routing.topk;
+    call.topk_weights = routing.weights.data();
+    call.weights_stride[0] = routing.topk;
+    call.weights_stride[1] = 1;
+    call.topk_ids = routing.ids.data();
+    call.ids_stride[0] = routing.topk;
+    call.ids_stride[1] = 1;
+    call.out = buffers->out.data();
+    call.out_stride = layer.hidden;
+    call.num_threads = 1;
+    if (counted) moelab::mark_phase<begin_mark>();
+    const moelab_status status = moelab_fused_moe(packed, bytes, &layer, &call);
+    if (counted) moelab::mark_phase<end_mark>();
+    must(status, "fused_moe");
+}
+
+uint64_t digest_of(const uint16_t* values, size_t count) {
+    uint64_t digest = 0;
+    for (size_t i = 0; i < count; ++i) digest = (digest ^ values[i]) * 0x100000001b3u;
+    return digest;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-    if (argc != 9) {
-        std::fprintf(stderr, "usage: %s ISA ACTIVATION EXPERTS HIDDEN INTERMEDIATE BIAS INTERLEAVED ROUTING\n",
+    if (argc < 9) {
+        std::fprintf(stderr, "usage: %s ISA ACTIVATION EXPERTS HIDDEN INTERMEDIATE BIAS INTERLEAVED ROUTING...\n",
                      argv[0]);
         return 2;
     }
@@ -120,34 +161,22 @@ int main(int argc, char** argv) {
     layer.has_bias = std::atoi(argv[6]);
     layer.alpha = 1.702f;
     layer.limit = 7.0f;
-    const Routing routing = read_routing(argv[8]);
+    std::vector<Routing> routings;
+    for (int i = 8; i < argc; ++i) routings.push_back(read_routing(argv[i]));
     uint64_t bytes = 0;
     void* packed = pack(layer, std::atoi(argv[7]) != 0, &bytes);
 
-    std::vector<uint16_t> x(static_cast<size_t>(routing.tokens * layer.hidden)), out(x.size());
-    Random(12345).fill(&x, 1);
-    moelab_call call{};
-    call.x = x.data();
-    call.x_stride = layer.hidden;
-    call.tokens = routing.tokens;
-    call.topk = routing.topk;
-    call.topk_weights = routing.weights.data();
-    call.weights_stride[0] = routing.topk;
-    call.weights_stride[1] = 1;
-    call.topk_ids = routing.ids.data();
-    call.ids_stride[0] = routing.topk;
-    call.ids_stride[1] = 1;
-    call.out = out.data();
-    call.out_stride = layer.hidden;
-    call.num_threads = 1;
-    must(moelab_fused_moe(packed, bytes, &layer, &call), "fused_moe");
-    moelab::mark_phase<begin_mark>();
-    must(moelab_fused_moe(packed, bytes, &layer, &call), "fused_moe");
-    moelab::mark_phase<end_mark>();
-
-    uint64_t digest = 0;
-    for (const uint16_t value : out) digest = (digest ^ value) * 0x100000001b3u;
-    std::printf("%016llx\n", static_cast<unsigned long long>(digest));
+    const auto elements = [&](const Routing& routing) { return static_cast<size_t>(routing.tokens * layer.hidden); };
+    Buffers buffers;
+    buffers.x.resize(elements(routings[0]));
+    buffers.out.resize(elements(routings[0]));
+    Random(12345).fill(&buffers.x, 1);
+    run(layer, packed, bytes, routings[0], &buffers, false);
+    for (const Routing& routing : routings) {
+        if (routing.tokens > routings[0].tokens) stop("the first routing must have the most tokens");
+        run(layer, packed, bytes, routing, &buffers, true);
+        std::printf("%016llx\n", static_cast<unsigned long long>(digest_of(buffers.out.data(), elements(routing))));
+    }
     moelab_free(packed, bytes);
     return 0;
 }
