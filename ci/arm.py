@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Arm suite: the C++ tests and the numpy tests of the kernels on 64-bit Arm.
+"""The Arm suite: the kernels' inner loops as built, their C++ tests and numpy tests on 64-bit Arm.
 
     python ci/arm.py                  cross-compiled and emulated on x86-64, native on Arm
     python ci/arm.py --setup-only     only get the tools, the arm64 root and the build (ci images, cache warm-up)
@@ -27,8 +27,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH hides this folder
+from arm_loops import check_build
 from arm_root import RootError, make_root, make_site, python_of
-from arm_tools import install, not_run, say
+from arm_tools import install, install_clangs, not_run, say
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / ".arm"
@@ -95,13 +96,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return not_run(str(error))
     build(machine.build, "-DMOELAB_TESTS=ON", cross=not native)
     if options.setup_only:
+        install_clangs()
         say("set up")
         return 0
+    loops = inner_loops(machine)
     jobs = native_jobs(machine) if native else emulated_jobs(machine, options.cpu)
     if options.json:
         jobs = with_results(jobs, options.json)
     jobs.insert(0, Job("baseline", [sys.executable, str(ROOT / "ci" / "baseline.py"), str(machine.build)], {}))
-    return run_all(jobs, 1 if native else options.jobs)
+    return run_all(jobs, 1 if native else options.jobs) or loops
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -138,6 +141,15 @@ def build(folder: Path, *options: str, cross: bool = True, target: str = "all") 
         done = subprocess.run(command, check=False, capture_output=True, text=True)
         if done.returncode != 0:
             sys.exit(f"arm: {' '.join(command)} failed:\n{(done.stdout + done.stderr)[-4000:]}")
+
+
+def inner_loops(machine: Machine) -> int:
+    """Reads the kernels' inner loops as built, here and by other compilers; the exit status."""
+    wrong = 0
+    for name, problems in check_build(machine.build, install_clangs()).items():
+        say(f"inner loops of {name}: {'; '.join(problems) or 'as expected'}")
+        wrong += len(problems)
+    return 1 if wrong else 0
 
 
 @dataclass(frozen=True)

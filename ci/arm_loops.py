@@ -11,11 +11,11 @@ import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-CLANGS = tuple(f"clang++-{version}" for version in range(14, 40))
 OBJDUMPS = ("aarch64-linux-gnu-objdump", "objdump")
 
 # Multiplications, accumulators and instructions of one turn of each tile's loop, four steps of k.
@@ -36,11 +36,12 @@ FMLA_LOOPS = {
     "8x8": (64, 16, 80),
     "4x24": (96, 24, 136),
     "4x8": (32, 8, 48),
-    "2x24": (48, 12, 88),
-    "2x8": (16, 4, 32),
+    "2x24": (48, 12, 87),
+    "2x8": (16, 4, 31),
     "1x24": (24, 6, 63),
     "1x8": (8, 2, 23),
 }
+OBJECTS = {"neon_bf16": ("bfmmla", BFMMLA_LOOPS), "neon": ("fmla", FMLA_LOOPS)}
 WIDE = ("12x8", "8x12")
 WIDE_LIMIT = 1.25  # instructions per BFMMLA
 
@@ -131,22 +132,31 @@ def problems(disassembly: str, mnemonic: str, expected: Mapping[str, tuple[int, 
     return wrong
 
 
-def clang_object(compile_commands: Path, source: str, clang: str, out: Path) -> Path:
-    """Compiles one file of a CMake build again with clang, with the build's own flags."""
-    entries = json.loads(compile_commands.read_text())
-    entry = next(entry for entry in entries if entry["file"].endswith(source))
-    words = shlex.split(entry["command"])
+def check_build(build: Path, clangs: Sequence[str]) -> dict[str, list[str]]:
+    """{"neon_bf16 by gcc ...": what is wrong}: the objects of a CMake build, and the same files by other compilers."""
+    entries = json.loads((build / "compile_commands.json").read_text())
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for isa, (mnemonic, expected) in OBJECTS.items():
+            entry = next(entry for entry in entries if entry["file"].endswith(f"/src/isa/{isa}.cpp"))
+            words = shlex.split(entry["command"])
+            built = build / words[words.index("-o") + 1]
+            found[f"{isa} by {Path(words[0]).name}"] = problems(disassemble(built), mnemonic, expected)
+            for clang in clangs:
+                out = Path(folder) / f"{isa}-{clang}.o"
+                complaint = _compile_again(words, clang, entry, out)
+                wrong = [complaint] if complaint else problems(disassemble(out), mnemonic, expected)
+                found[f"{isa} by {clang}"] = wrong
+    return found
+
+
+def _compile_again(words: Sequence[str], clang: str, entry: Mapping[str, str], out: Path) -> str | None:
+    """Compiles one file of a CMake build with clang and the build's own flags; what clang said where it failed."""
     kept = [word for word in words[1:] if not word.endswith((".o", ".cpp")) and word not in ("-o", "-c")]
-    target = [] if "aarch64-linux-gnu" not in words[0] else ["--target=aarch64-linux-gnu"]
+    target = ["--target=aarch64-linux-gnu"] if "aarch64-linux-gnu" in words[0] else []
     command = [clang, *target, *kept, "-c", entry["file"], "-o", str(out)]
-    subprocess.run(command, check=True, cwd=entry["directory"], capture_output=True, text=True)
-    return out
-
-
-def clangs() -> list[str]:
-    """The oldest and the newest clang here that can build the kernels."""
-    found = [name for name in CLANGS if shutil.which(name)]
-    return list(dict.fromkeys([*found[:1], *found[-1:]]))
+    done = subprocess.run(command, check=False, cwd=entry["directory"], capture_output=True, text=True)
+    return f"does not compile: {done.stderr.strip()[-500:]}" if done.returncode else None
 
 
 Body = list[tuple[int, str, str]]  # address, mnemonic, operands

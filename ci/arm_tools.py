@@ -1,9 +1,10 @@
-"""What the emulated Arm suite needs from the system: a cross compiler and QEMU's user-mode emulator."""
+"""What the Arm suite needs from the system: a cross compiler, QEMU's user-mode emulator, clangs to compare."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 
 import system_packages
@@ -12,6 +13,8 @@ PACKAGES = {
     "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",  # also brings the arm64 C and C++ libraries
     "qemu-aarch64": "qemu-user",  # not qemu-user-static: only the dynamic one counts instructions (plugins)
 }
+
+CLANGS = tuple(f"clang++-{version}" for version in range(14, 40))
 
 
 def missing_programs() -> tuple[str, ...]:
@@ -29,6 +32,33 @@ def install() -> str | None:
         return None
     packages = [PACKAGES[program] for program in programs]
     return f"not found: {', '.join(programs)} ({reason or 'although installed'}). {system_packages.by_hand(packages)}"
+
+
+def install_clangs() -> list[str]:
+    """The oldest and the newest clang that this distribution has, installed where this process may: clang++-14 ...
+
+    They are no condition of the suite: what is missing is said, loudly, and the rest is returned.
+    """
+    offered = _offered_clangs() or [name for name in CLANGS if shutil.which(name)]
+    wanted = list(dict.fromkeys([*offered[:1], *offered[-1:]]))
+    missing = [name.replace("++", "") for name in wanted if shutil.which(name) is None]
+    reason = system_packages.install(missing) if missing else None
+    here = [name for name in wanted if shutil.which(name)]
+    if len(here) < max(len(wanted), 1):
+        absent = ", ".join(name for name in wanted if name not in here) or "clang"
+        text = f"!! arm: the inner loops are NOT READ as built by {absent}: {reason or 'none here'}"
+        print(text, file=sys.stderr, flush=True)
+    return here
+
+
+def _offered_clangs() -> list[str]:
+    """What apt could install, by version."""
+    if shutil.which("apt-cache") is None:
+        return []
+    search = ["apt-cache", "search", "--names-only", "^clang-[0-9]+$"]
+    done = subprocess.run(search, check=False, capture_output=True, text=True)
+    packages = {line.split()[0] for line in done.stdout.splitlines()}
+    return [name for name in CLANGS if name.replace("++", "") in packages]
 
 
 def say(text: str) -> None:

@@ -1,5 +1,5 @@
 // Inner loops of the BFMMLA kernels, in assembly: gcc 12 spills tiles of 24 accumulators, and some unrolled
-// loops get register moves in the accumulator chain. ci/loops.py reads the built object and checks them.
+// loops get register moves in the accumulator chain. ci/arm_loops.py reads the built object and checks them.
 //
 // One BFMMLA takes two rows of A (an operand of 2 x 4 BF16), two columns of the weights (2 x 4) and adds the
 // 2 x 2 products to four floats (row 0 column 0, row 0 column 1, row 1 column 0, row 1 column 1).
