@@ -136,8 +136,12 @@ def instruction_counts(session: nox.Session, *options: str) -> None:
 
 @nox.session(venv_backend="none", requires=["lab"], default=False)
 def counts(session: nox.Session) -> None:
-    """Retired instructions of fused calls under emulation, against reports/counts.json: `nox -s counts -- --update`."""
-    instruction_counts(session, *session.posargs)
+    """Retired instructions under emulation, against reports/counts.json; `--update` writes it, `--vllm` counts vLLM."""
+    options = [option for option in session.posargs if option != "--vllm"]
+    if len(options) < len(session.posargs):
+        run_in_lab(session, "python", "ci/counts_vllm.py", *options)
+    else:
+        instruction_counts(session, *options)
 
 
 @nox.session(venv_backend="none", requires=["lab"], default=False)

@@ -58,16 +58,16 @@ def compare(new: Document, old: Document) -> Verdict:
     """New counts of some or all cases against the committed ones.
 
     A different BFMMLA count is a fault whatever built it: the loops are assembly. Totals hang on the compiler, so they
-    are faults where compiler and emulator are the table's, and notes where not.
+    are faults where it is the table's, and notes where not. Another emulator is said, and excuses nothing: it should
+    count the same.
     """
     verdict = Verdict()
-    other = [
-        f"{what} is {new['versions'][what]!r} here and {old['versions'].get(what)!r} in the table"
-        for what in new["versions"]
-        if new["versions"][what] != old["versions"].get(what)
-    ]
-    if other:
-        verdict.notes.append(f"totals are shown and not judged, BFMMLA counts are: {'; '.join(other)}")
+    for what, version in new["versions"].items():
+        if version != old["versions"].get(what):
+            verdict.notes.append(f"the {what} is {version!r} here and {old['versions'].get(what)!r} in the table")
+    other_compiler = new["versions"]["compiler"] != old["versions"].get("compiler")
+    if other_compiler:
+        verdict.notes.append("so totals are shown and not judged; BFMMLA counts are")
     for name, case in new["cases"].items():
         if name not in old["cases"]:
             verdict.faults.append(f"{name}: not in the table")
@@ -91,7 +91,7 @@ def compare(new: Document, old: Document) -> Verdict:
                 if total(case["phases"][phase]) != total(before["phases"][phase])
             ]
             text = f"{name}: {now:,} instructions, the table {then:,} ({change:+.2%}; {', '.join(changed)})"
-            (verdict.notes if other else verdict.faults).append(text)
+            (verdict.notes if other_compiler else verdict.faults).append(text)
     return verdict
 
 
@@ -138,14 +138,23 @@ def for_report(document: Document) -> Document:
         "BFMMLA",
         "BFMMLA / minimum",
         "total / minimum BFMMLA",
-        *({"name": peer, "unit": "instructions"} for peer in peers),
+        *(
+            column
+            for peer in peers
+            for column in ({"name": peer, "unit": "instructions"}, f"{peer} BFMMLA", f"{peer} / ours")
+        ),
     ]
     rows = []
     for name, case in document["cases"].items():
         summed, minimum = whole_call(case), case["minimum_bfmmla"]
         phases = [total(case["phases"][phase]) for phase in PHASES]
         ratios = [round(bfmmla(summed) / minimum, 4), round(total(summed) / minimum, 4)]
-        theirs = [total(peers[peer]["cases"][name]) if name in peers[peer]["cases"] else None for peer in peers]
+        theirs: list[float | None] = []
+        for peer in peers.values():
+            classes = peer["cases"].get(name)
+            theirs += (
+                [total(classes), bfmmla(classes), round(total(classes) / total(summed), 4)] if classes else [None] * 3
+            )
         rows.append([name, *phases, total(summed), bfmmla(summed), *ratios, *theirs])
     notes = [f"{peer}: {counted['note']} {_listed(counted['versions'])}." for peer, counted in peers.items()]
     return {
