@@ -76,7 +76,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error("--update counts every layer: leave --layer out")
     missing = install()
     if missing:
-        return not_run(str(missing), "vLLM's instruction counts")
+        return not_run(missing, "vLLM's instruction counts")
     chosen = [counted for counted in LAYERS if not options.layer or counted.layer.name in options.layer]
     try:
         build_plugin()
