@@ -1,0 +1,62 @@
+"""Giving a model's own expert weights back to the system, expert by expert while they are packed."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from typing import Any
+
+import torch
+
+_MADV_DONTNEED = 4
+_madvise = ctypes.CDLL(None, use_errno=True).madvise
+_madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+
+
+def _owners(tensor: torch.Tensor) -> int:
+    """How many tensors share the memory of `tensor`."""
+    owners: int = torch._C._storage_Use_Count(tensor.untyped_storage()._cdata)
+    return owners
+
+
+# The storage handle made for the question counts too.
+_SOLE_OWNER = _owners(torch.empty(1))
+
+
+class Discarder:
+    """Drops the pages of a weight tensor [E, ...] expert by expert.
+
+    Only where the tensor owns its memory alone: a view that somebody else holds (a tied weight, a state dict) would
+    read zeros. There, the memory goes when the last owner does.
+    """
+
+    def __init__(self, weight: torch.Tensor) -> None:
+        storage = weight.untyped_storage()
+        alone = _owners(weight) == _SOLE_OWNER
+        ordered = weight.stride(0) == max(weight.stride()) and weight.stride(0) > 0
+        self._step = weight.stride(0) * weight.element_size() if alone and ordered else 0
+        self._start = weight.data_ptr()
+        self._end = storage.data_ptr() + storage.nbytes()
+        self._experts = weight.shape[0]
+
+    def discard(self, expert: int) -> None:
+        """The pages that hold nothing but experts up to this one; experts are dropped in ascending order."""
+        if not self._step:
+            return
+        page = mmap.PAGESIZE
+        first = -(-self._start // page) * page
+        done = max(first, (self._start + expert * self._step) // page * page)
+        last = min(self._start + (expert + 1) * self._step, self._end) // page * page
+        if last > done:
+            # A failure only means that the memory stays until the tensor goes.
+            _madvise(done, last - done, _MADV_DONTNEED)
+
+
+def placeholder(weight: torch.Tensor) -> torch.Tensor:
+    """A tensor of the weight's shape and dtype over one element, NaN: what is read by mistake shows."""
+    return torch.full((), torch.nan, dtype=weight.dtype).expand(weight.shape)
+
+
+def is_placeholder(weight: Any) -> bool:
+    """Whether `weight` was made by `placeholder`."""
+    return not any(weight.stride()) and weight.numel() > 1 and weight.untyped_storage().nbytes() == weight.itemsize
