@@ -47,12 +47,16 @@ class Cpu:
     isas: tuple[str, ...]
     cpp: tuple[tuple[str, ...], ...]
     numpy: bool = False
+    environment: tuple[tuple[str, str], ...] = ()
 
 
-# Which instruction sets there are, what is refused and how, and everything that belongs to none of them.
-ANY = ("--filter", "isa.,partition.,chain.models,arguments.the_message,arguments.memory")
+# Which instruction sets there are, what is refused and how, that SVE vectors of any length give NEON's bits, and
+# everything that belongs to no instruction set.
+ANY = ("--filter", "isa.,vector_length.,partition.,chain.models,arguments.the_message,arguments.memory")
 
 FALLBACK = ("neon", "scalar")
+SVE = ("sve_bf16", "neon_bf16", *FALLBACK)
+ANY_LENGTH = (("MOELAB_SVE_ANY_LENGTH", "1"),)
 CPUS = (
     Cpu("max,sve=off", ("neon_bf16", *FALLBACK), (("--isa", "neon_bf16"), ANY), numpy=True),
     # No BF16: the kernel that needs it must be refused, and the fallback must pass.
@@ -60,7 +64,14 @@ CPUS = (
     Cpu("cortex-a76", FALLBACK, (("--isa", "neon", "--filter", PART), ANY), numpy=True),
     Cpu("cortex-a72", FALLBACK, (("--isa", "neon", "--filter", PART), ANY)),
     Cpu("a64fx", FALLBACK, (("--isa", "neon", "--filter", PART), ANY)),  # SVE of 512 bits, no BF16
-    Cpu("max", ("neon_bf16", *FALLBACK), (("--isa", "neon_bf16", "--filter", PART), ANY)),
+    # Vectors of 512 bits, as QEMU has them by default: both BFMMLA kernels, and the same bits from both.
+    Cpu("max", SVE, (("--isa", "sve_bf16"), ("--isa", "neon_bf16", "--filter", PART), ANY)),
+    Cpu("max,sve256=on", SVE, (("--isa", "sve_bf16"), ANY), numpy=True),
+    Cpu("max,sve-default-vector-length=256", SVE, (("--isa", "sve_bf16", "--filter", PART), ANY)),  # bytes
+    # 128 bits: not the choice there, and refused by name; right all the same.
+    Cpu("max,sve128=on", ("neon_bf16", *FALLBACK), (ANY,)),
+    Cpu("max,sve128=on", SVE, (("--isa", "sve_bf16", "--filter", PART), ANY), environment=ANY_LENGTH),
+    Cpu("max,sve384=on", ("neon_bf16", *FALLBACK), (ANY,)),  # a width that no panel can have
 )
 
 
@@ -111,7 +122,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--setup-only", action="store_true", help="get the tools, the root and the build, run nothing")
     parser.add_argument("--native", action="store_true", help="no emulator (the default on aarch64)")
-    parser.add_argument("--cpu", action="append", metavar="NAME", choices=[cpu.name for cpu in CPUS])
+    parser.add_argument("--cpu", action="append", metavar="NAME", choices=sorted({cpu.name for cpu in CPUS}))
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="emulators at a time")
     parser.add_argument("--list", action="store_true", help="the CPUs and what runs on each")
     parser.add_argument("--json", type=Path, metavar="DIR", help="write the results of the C++ tests there")
@@ -168,10 +179,12 @@ def emulated_jobs(machine: Machine, chosen: Sequence[str] | None) -> list[Job]:
             continue
         # The prefix also as a variable: where the system starts Arm programs by itself, tests start themselves again.
         environment = {"QEMU_CPU": cpu.name, "QEMU_LD_PREFIX": str(machine.libraries), "OMP_NUM_THREADS": "2"}
+        environment.update(cpu.environment)
         expected = {"MOELAB_EXPECTED_ISAS": ",".join(cpu.isas)}
+        label = [cpu.name, *(f"{name}={value}" for name, value in cpu.environment)]
         for arguments in cpu.cpp:
             command = machine.command(machine.build / "tests" / "moelab_tests", "--quick", *arguments)
-            jobs.append(Job(f"{cpu.name}: C++ {' '.join(arguments)}", command, {**environment, **expected}))
+            jobs.append(Job(f"{' '.join(label)}: C++ {' '.join(arguments)}", command, {**environment, **expected}))
         if cpu.numpy and machine.root and machine.site:
             interpreter = python_of(machine.root)
             jobs.append(numpy_job(cpu.name, machine.command(interpreter), machine, environment, cpu.isas))
@@ -189,11 +202,13 @@ def with_results(jobs: Sequence[Job], folder: Path) -> list[Job]:
 
 
 def native_jobs(machine: Machine) -> list[Job]:
-    """The whole suite as this machine is, then again without BF16, where it has it."""
+    """The whole suite as this machine is, then again without BF16, and the SVE kernel whatever the vector length."""
     tests = machine.build / "tests" / "moelab_tests"
     without = {"MOELAB_CPU_MASK": "bf16"}
+    has_sve = "svebf16" in Path("/proc/cpuinfo").read_text()
     return [
         Job("C++", [str(tests)], {}),
+        *([Job("C++ sve_bf16", [str(tests), "--isa", "sve_bf16"], dict(ANY_LENGTH))] if has_sve else []),
         Job("C++ without BF16", [str(tests), "--isa", "neon"], without),
         numpy_job("this CPU", [sys.executable], machine, {}, ()),
         numpy_job("without BF16", [sys.executable], machine, without, FALLBACK),

@@ -75,24 +75,44 @@ uint64_t detect() {
 #define HWCAP2_SVEBF16 (1 << 12)
 #endif
 
+// MOELAB_SVE_ANY_LENGTH=1: the SVE kernel also where its vectors are no longer than NEON's, to test it there.
+bool any_length() {
+    const char* text = std::getenv("MOELAB_SVE_ANY_LENGTH");
+    return text && std::strcmp(text, "1") == 0;
+}
+
+// Bytes of this thread's SVE vectors, by the kernel's word: no SVE instruction runs. 0 without SVE.
+int vector_bytes() {
+#if defined(HWCAP_SVE) && defined(PR_SVE_GET_VL)
+    const int length = getauxval(AT_HWCAP) & HWCAP_SVE ? prctl(PR_SVE_GET_VL) : 0;
+    return length > 0 ? length & PR_SVE_VL_LEN_MASK : 0;
+#else
+    return 0;
+#endif
+}
+
 uint64_t detect() {
     uint64_t found = 0;
     const unsigned long cap = getauxval(AT_HWCAP), cap2 = getauxval(AT_HWCAP2);
     if (cap & HWCAP_ASIMD) found |= CPU_NEON;
     if ((found & CPU_NEON) && (cap2 & HWCAP2_BF16)) found |= CPU_ARM_BF16;
-#if defined(HWCAP_SVE) && defined(PR_SVE_GET_VL)
-    if (cap & HWCAP_SVE) {
+    if (const int length = vector_bytes()) {
         found |= CPU_SVE;
         if (cap2 & HWCAP2_SVEBF16) found |= CPU_SVE_BF16;
-        const int length = prctl(PR_SVE_GET_VL);
-        if (length > 0 && (length & PR_SVE_VL_LEN_MASK) >= 32) found |= CPU_SVE_256;
+        const bool power_of_two = (length & (length - 1)) == 0;  // what a panel's width may be
+        if (power_of_two && (length >= 32 || any_length())) found |= CPU_SVE_256;
     }
-#endif
     return found;
 }
 
 #else
 uint64_t detect() {
+    return 0;
+}
+#endif
+
+#if !defined(__aarch64__)
+int vector_bytes() {
     return 0;
 }
 #endif
@@ -139,6 +159,11 @@ const char* arm_name(unsigned long midr) {
 uint64_t cpu_features() {
     static const uint64_t features = detect() & ~masked();
     return features;
+}
+
+int sve_vector_bytes() {
+    static const int bytes = vector_bytes();
+    return bytes;
 }
 
 std::string feature_names(uint64_t bits) {

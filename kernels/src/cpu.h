@@ -15,11 +15,14 @@ enum CpuFeature : uint64_t {
     CPU_ARM_BF16 = 1u << 9,  // FEAT_BF16: BFMMLA, BFDOT, BFCVT
     CPU_SVE = 1u << 10,
     CPU_SVE_BF16 = 1u << 11,  // SVE with BF16
-    CPU_SVE_256 = 1u << 12,   // vector length of at least 256 bits
+    CPU_SVE_256 = 1u << 12,   // vectors of 256 bits or more; MOELAB_SVE_ANY_LENGTH=1 lets shorter ones pass
 };
 
 // Features of this CPU less those named in MOELAB_CPU_MASK (comma separated, e.g. "avx512,bf16"), read once.
 uint64_t cpu_features();
+
+// Bytes of an SVE vector when first asked, 0 without SVE. A thread that changes its length afterwards must not call us.
+int sve_vector_bytes();
 
 // "avx512_bf16, amx_bf16": the names of the bits, for messages.
 std::string feature_names(uint64_t bits);

@@ -58,9 +58,11 @@ moelab_status read_header(const void* packed, uint64_t bytes, Header* header, La
     const Geometry& g = layout->isa->geometry;
     if (header->nr != g.nr || header->kr != g.kr || header->k_align != g.k_align || header->w_bytes != g.w_bytes ||
         header->gate_group != g.gate_group)
-        return fail(MOELAB_CORRUPT,
-                    "packed: %s panels of %dx%d in groups of %d, by another build; this one has %dx%d in groups of %d",
-                    layout->isa->name, header->nr, header->kr, header->gate_group, g.nr, g.kr, g.gate_group);
+        return fail(
+            MOELAB_CORRUPT,
+            "packed: %s panels of %dx%d in groups of %d, by another build or for another vector length; here they "
+            "are %dx%d in groups of %d",
+            layout->isa->name, header->nr, header->kr, header->gate_group, g.nr, g.kr, g.gate_group);
     if (header->bytes != bytes || static_cast<uint64_t>(layout->total_bytes) != bytes)
         return fail(MOELAB_CORRUPT, "packed: %llu bytes given; its header asks for %lld",
                     static_cast<unsigned long long>(bytes), static_cast<long long>(layout->total_bytes));

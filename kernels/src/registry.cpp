@@ -8,7 +8,7 @@
 //   amx_bf16      tdpbf16ps               + AMX-BF16                32                see isa/amx_bf16.cpp
 //   neon          fmla (fp32)             Armv8.0                   8                 see isa/neon.cpp
 //   neon_bf16     bfmmla                  FEAT_BF16                 see isa/neon_bf16.cpp
-//   sve_bf16      bfmmla (SVE)            SVE + BF16, >= 256 bits   reserved: no source yet
+//   sve_bf16      bfmmla (SVE)            SVE + BF16, >= 256 bits   8 per 128 bits    see isa/sve_bf16.cpp
 #include "registry.h"
 
 #include <cstdlib>
@@ -23,6 +23,15 @@ namespace moelab {
 extern const Isa kScalar, kAvx2, kAvx512, kAvx512Bf16, kAmxBf16, kNeon, kNeonBf16, kSveBf16;
 
 namespace {
+
+#ifdef MOELAB_HAVE_SVE_BF16
+// With panels as wide as this machine's vectors. Not in sve_bf16.cpp: what runs there before main() could be SVE.
+const Isa kSveBf16Here = [] {
+    Isa isa = kSveBf16;
+    if (sve_vector_bytes()) isa.geometry.nr *= sve_vector_bytes() / 16;
+    return isa;
+}();
+#endif
 
 const Isa* const table[] = {
     &kScalar,
@@ -45,7 +54,7 @@ const Isa* const table[] = {
     &kNeonBf16,
 #endif
 #ifdef MOELAB_HAVE_SVE_BF16
-    &kSveBf16,
+    &kSveBf16Here,
 #endif
 };
 

@@ -94,7 +94,7 @@ TEST_EACH_ISA(damage, two_experts_swapped) {
 }
 
 TEST_EACH_ISA(damage, two_panels_swapped) {
-    const Problem p = make_problem({2, 150, 90, 1, 1, MOELAB_SILU, false});
+    const Problem p = make_problem({2, 150, 150, 1, 1, MOELAB_SILU, false});
     const Packed packed = pack(p, isa);
     moelab::Layout layout;
     CHECK_STATUS(moelab::make_layout(packed.layer, &layout), MOELAB_OK);

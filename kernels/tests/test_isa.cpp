@@ -137,8 +137,8 @@ TEST(isa, masked_features_are_refused) {
     const char* const masks[] = {"avx2", "avx512", "avx512_bf16", "amx_bf16", "avx2,avx512"};
     const char* const first_lost[] = {"avx2", "avx512", "avx512_bf16", "amx_bf16", "avx2"};
 #else
-    const char* const masks[] = {"neon", "bf16", "sve", "sve_bf16"};
-    const char* const first_lost[] = {"neon", "neon_bf16", "sve_bf16", "sve_bf16"};
+    const char* const masks[] = {"neon", "bf16", "sve", "sve_bf16", "sve_256"};
+    const char* const first_lost[] = {"neon", "neon_bf16", "sve_bf16", "sve_bf16", "sve_bf16"};
 #endif
     for (size_t i = 0; i < sizeof masks / sizeof *masks; i++) {
         int had = -1, status = 0;

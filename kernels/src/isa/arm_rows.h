@@ -122,7 +122,7 @@ uint64_t read_all(const void* data, int64_t bytes) {
                    "v31", "cc")
 // clang-format on
 
-double peak_fma(int64_t iterations) {
+[[maybe_unused]] double peak_fma(int64_t iterations) {
     int64_t left = iterations;
     if (left <= 0) return 0;
 #define MOELAB_PEAK_OP(i) "fmla v" #i ".4s, v0.4s, v1.4s\n\t"

@@ -20,5 +20,10 @@ inline int block_pairs(int64_t row, int64_t end) {
     return row == tile ? kFirst[pairs] : pairs - kFirst[pairs];
 }
 
+inline int64_t row_blocks(int64_t row0, int64_t row1) {
+    const int64_t rows = row1 - row0, rest = rows % kTileRows;
+    return rows / kTileRows * 2 + (rest > 2 * kMaxPairs ? 2 : rest > 0 ? 1 : 0);
+}
+
 }  // namespace
 }  // namespace moelab

@@ -11,7 +11,8 @@ namespace moelab {
 
 struct CoreTuning;  // core_table.h: cache sizes and block sizes of the core we run on
 
-// Layout of packed operands. nr, kr and k_align are powers of two.
+// Layout of packed operands. nr, kr and k_align are powers of two. sve_bf16's nr follows the machine's vector length;
+// the header of packed weights says what they were packed for.
 //
 //   weights  panel p = columns [p*nr, (p+1)*nr), stored k-major:  [panel][k / kr][column][kr]
 //            A GEMM1 panel holds nr/2 channels: columns alternate in groups of gate_group gate channels and the

@@ -127,11 +127,6 @@ class RowBlock {
     int64_t k0_ = 0, depth_ = 0;
 };
 
-int64_t row_blocks(int64_t row0, int64_t row1) {
-    const int64_t rows = row1 - row0, rest = rows % kTileRows;
-    return rows / kTileRows * 2 + (rest > 2 * kMaxPairs ? 2 : rest > 0 ? 1 : 0);
-}
-
 template <Order Main, class Output>
 void run(const Operands& g, Output& out) {
     alignas(64) float partial[kMaxPanels * 2 * kMaxPairs * kPanel];
