@@ -145,6 +145,12 @@ def counts(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=["lab"], default=False)
+def predict(session: nox.Session) -> None:
+    """Static cycles of the Arm kernels for named cores, and a predicted time per layer: no measurement."""
+    run_in_lab(session, "python", "ci/predict.py", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["lab"], default=False)
 def bench(session: nox.Session) -> None:
     """Proves every backend correct, times them interleaved, writes a result file and a report."""
     run_in_lab(session, "python", "-m", "moelab", "bench", *session.posargs)

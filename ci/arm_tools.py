@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 
 import system_packages
 
@@ -17,20 +18,23 @@ PACKAGES = {
 CLANGS = tuple(f"clang++-{version}" for version in range(14, 40))
 
 
-def missing_programs() -> tuple[str, ...]:
-    return tuple(program for program in PACKAGES if shutil.which(program) is None)
+def missing_programs(wanted: Mapping[str, str] = PACKAGES) -> tuple[str, ...]:
+    return tuple(program for program in wanted if shutil.which(program) is None)
 
 
-def install() -> str | None:
-    """Installs what is missing where this process may. None if all is there, else what is not, and how to get it."""
-    programs = missing_programs()
+def install(wanted: Mapping[str, str] = PACKAGES) -> str | None:
+    """Installs what is missing of these programs where this process may.
+
+    None if all is there, else what is not, and how to get it.
+    """
+    programs = missing_programs(wanted)
     if not programs:
         return None
-    reason = system_packages.install([PACKAGES[program] for program in programs])
-    programs = missing_programs()
+    reason = system_packages.install([wanted[program] for program in programs])
+    programs = missing_programs(wanted)
     if not programs:
         return None
-    packages = [PACKAGES[program] for program in programs]
+    packages = [wanted[program] for program in programs]
     return f"not found: {', '.join(programs)} ({reason or 'although installed'}). {system_packages.by_hand(packages)}"
 
 
