@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from moelab.backend_loading import label_of, load
+from moelab.backends.moelab_backend import Moelab
 from moelab.measurement import Role
 from moelab.plan import Plan
 from moelab.team import Contender
@@ -42,6 +43,8 @@ def contenders_of(plan: Plan, separate_copy: bool) -> dict[str, ContenderState]:
         role: Role = "control" if again else ("baseline" if name == plan.baseline else "candidate")
         original = label_of(name) if again and not separate_copy else None
         backend = load(name)
+        if isinstance(backend, Moelab):
+            backend.tile = plan.tile
         if again and original is None and len(environments) > 1:
             # Where backends are in processes of their own, so is the control: it shows what that alone makes different.
             backend.environment = f"{backend.environment}@{label}"  # type: ignore[misc, assignment]

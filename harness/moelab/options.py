@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from moelab import plan as plans
+from moelab import tiles
 from moelab.cpus import bound_cpus, default_threads
 from moelab.plan import Plan
 
@@ -57,6 +58,10 @@ OPTIONS: dict[str, dict[str, Any]] = {
         "action": "store_true",
         "help": "also split the calls of ours into route, pack, gemm1, gemm2, combine and wait, for the report",
     },
+    "tile": {
+        "metavar": "NAME",
+        "help": f"order of neon_bf16's main loop, for cores short of their peak: {', '.join(tiles.NAMES)}",
+    },
     "expect": {
         "metavar": "KEY=VALUE,…",
         "help": "stop before measuring unless the machine keeps this: cpu=neoverse-n2,features=bf16",
@@ -79,6 +84,7 @@ _FIELDS = {
     "processes": "processes",
     "budget": "budget",
     "profile": "profile",
+    "tile": "tile",
     "emulated": "emulated",
 }
 
@@ -98,6 +104,7 @@ def plan_of(value_of: Callable[[str], Any]) -> Plan:
     if "backends" in given and "baseline" not in given and plans.BASELINE not in given["backends"]:
         given["baseline"] = _other_baseline(given["backends"])
     plan = Plan(**given)
+    tiles.check(plan.tile, plan.backends)
     bound_cpus(plan.threads)  # raises where there are too few
     return plan
 

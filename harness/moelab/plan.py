@@ -41,6 +41,10 @@ class Plan:
 
     profile: bool = False
     """Record where the time of a call goes, of backends that can tell."""
+
+    tile: str | None = None
+    """Order of neon_bf16's main loop (`moelab.tiles`); None leaves it to the kernels."""
+
     emulated: bool = False
     """Run where instructions are emulated too, as a test of everything but the times."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from moelab import tiles
 from moelab.backends import amx
 from moelab.backends.base import Backend, Facts, Output
 from moelab.rounding import FUSED
@@ -27,6 +28,12 @@ class Moelab(Backend):
         self._isa = isa
         self._packed: PackedExperts | None = None
         self._threads = 1
+        self.tile: str | None = None
+        """Order of neon_bf16's main loop that its process is started with; None: as the environment says."""
+
+    def process_settings(self, threads: int) -> Mapping[str, str]:
+        settings = super().process_settings(threads)
+        return settings if self.tile is None else {**settings, tiles.VARIABLE: self.tile}
 
     def unavailable(self) -> str | None:
         try:
@@ -91,6 +98,7 @@ class Moelab(Backend):
             "compiler": str(build.get("compiler")),
             "isa": isa,
             "packing": f"panels of {isa}",
+            "tile": tiles.in_use(isa),
             "packed_bytes": self._packed.nbytes if self._packed is not None else None,
             "threads": self._threads,
             "amx": amx.with_amx() if isa is not None and isa.startswith("amx") else amx.without_amx(),
