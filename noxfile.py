@@ -109,6 +109,9 @@ def tests(session: nox.Session) -> None:
                 instruction_counts(session)
     with part(session, "Python tests"):
         run_in_lab(session, "python", "-m", "pytest", *session.posargs)
+    if not session.posargs and platform.machine() != "aarch64":
+        with part(session, "predictions"):
+            run_in_lab(session, "python", "ci/predict.py")
 
 
 def cpp_tests(session: nox.Session, *options: str) -> None:

@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH hides this folder
-import arm
+import arm_tools
 import predict_cores as cores
 import predict_layers as layers
 import predict_mca as mca
 import predict_text
-from arm_tools import install
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "reports" / "predictions.json"
@@ -97,9 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--update", action="store_true", help="write what is predicted now")
     options = parser.parse_args(arguments)
-    missing = install(mca.packages())
+    missing = arm_tools.install(mca.packages())
     if missing:
-        return arm.not_run(missing)
+        return arm_tools.not_run(missing, "predictions")
     document = json.loads(json.dumps(predict()))
     for goal in unmet_goals(document):
         print(f"predict: {goal}", file=sys.stderr)
