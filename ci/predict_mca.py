@@ -138,11 +138,15 @@ def cycles_of(output: str) -> int:
 
 
 def bottleneck_of(output: str) -> str:
-    """What holds the loop up besides its fullest resource, with the share of cycles."""
+    """What held instructions back, pipes by LLVM's names (v0, l01), and in what share of cycles."""
     if "No resource or data dependency bottlenecks discovered" in output:
-        return "none: at the rate of its resources"
+        return "none"
     found = re.findall(r"^\s+- (.+?)\s+\[ ([\d.]+)% \]$", output, re.MULTILINE)
-    named = [f"{name} {share} % of cycles" for name, share in found if float(share) > 0 and "Dependencies" not in name]
     if not found:
         raise ValueError("no bottleneck analysis in what llvm-mca printed")
-    return ", ".join(named) or "small"
+    by_share: dict[str, list[str]] = {}  # the units of a kind are all as full
+    for name, share in found:
+        if float(share) >= 1:
+            by_share.setdefault(share, []).append(re.sub(r"^[NV]\dUnit", "", name.strip()).lower())
+    named = [f"{' '.join(names)} {float(share):.0f} %" for share, names in by_share.items()]
+    return ", ".join(named) or "none in 1 % of cycles"

@@ -33,7 +33,9 @@ def markdown(document: dict[str, Any]) -> str:
         f"Tools: {document['tool']}.",
         "## Inner loops",
         LOOPS,
-        table(["core", "kernel", "tile", "cycles/step", "% of peak", "instr./mult.", "bottleneck (llvm-mca)"], loops),
+        table(
+            ["core", "kernel", "tile", "cycles/step", "% of peak", "instr./mult.", "held back by (% of cycles)"], loops
+        ),
         "What is known of the model's errors:",
         "\n".join(
             f"- {name}: {core['error']}. Peak: {core['pipes']} of 128 bits a cycle; dispatch {core['dispatch']}."

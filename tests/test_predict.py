@@ -46,7 +46,7 @@ def committed() -> Json:
 
 def test_cycles_and_bottleneck_are_read() -> None:
     assert mca.cycles_of(SAID) == 2415
-    assert mca.bottleneck_of(SAID) == "N2UnitV0 39.49 % of cycles, N2UnitV1 39.49 % of cycles"
+    assert mca.bottleneck_of(SAID) == "v0 v1 39 %, register dependencies 3 %"
 
 
 @pytest.mark.parametrize("output", ["", "Total Cycles: many", SAID.replace("Total Cycles:", "Cycles:")])
