@@ -30,7 +30,15 @@ def test_mutants_cover_driver_and_instruction_sets() -> None:
     mutants = tomllib.loads((ROOT / "kernels" / "tests" / "mutants.toml").read_text(encoding="utf-8"))["mutant"]
     names = [mutant["name"] for mutant in mutants]
     assert len(names) == len(set(names)) >= 40
-    assert {mutant["isa"] for mutant in mutants} >= {"scalar", "avx2", "avx512", "avx512_bf16", "neon", "neon_bf16"}
+    assert {mutant["isa"] for mutant in mutants} >= {
+        "scalar",
+        "avx2",
+        "avx512",
+        "avx512_bf16",
+        "neon",
+        "neon_bf16",
+        "sve_bf16",
+    }
     assert all(mutant["old"] != mutant["new"] for mutant in mutants)
 
 
