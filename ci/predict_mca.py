@@ -82,7 +82,8 @@ def loops_of(built: Path, kernel: str) -> dict[str, arm_loops.Loop]:
     for loop in arm_loops.inner_loops(disassembly, mnemonic, at_least=4):
         if "peak_" not in loop.function:
             found.setdefault(sve_tile(loop) if kernel == "sve_bf16" else loop.tile(mnemonic), loop)
-    return dict(sorted(found.items(), key=lambda item: -len(item[1].multiplications(mnemonic))))
+    # By name among equals: in which order functions lie in an object is nobody's promise.
+    return dict(sorted(found.items(), key=lambda item: (-len(item[1].multiplications(mnemonic)), item[0])))
 
 
 def sve_tile(loop: arm_loops.Loop) -> str:
