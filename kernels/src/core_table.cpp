@@ -33,6 +33,9 @@ const Entry table[] = {
     {"Neoverse V2", {"Neoverse V2", 64 * KiB, 2 * MiB, 0, 0}},
     {"Neoverse V3", {"Neoverse V3", 64 * KiB, 2 * MiB, 0, 0}},
     {"Cortex-A76", {"Cortex-A76", 64 * KiB, 512 * KiB, 0, 0}},
+    // Of a performance core: its L1, and its share of the L2 that four of them have together.
+    {"Apple M1", {"Apple M1", 128 * KiB, 3 * MiB, 0, 0}},
+    {"Apple M2", {"Apple M2", 128 * KiB, 4 * MiB, 0, 0}},
     {"AuthenticAMD family 25", {"Zen 3/4", 32 * KiB, 1 * MiB, zen4_ahead, zen4_ahead_rows}},
     {"AuthenticAMD family 26", {"Zen 5", 48 * KiB, 1 * MiB, 0, 0}},
     {"GenuineIntel family 6 model 143", {"Sapphire Rapids", 48 * KiB, 2 * MiB, intel_ahead, 0}},

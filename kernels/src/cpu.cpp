@@ -149,6 +149,12 @@ const char* arm_name(unsigned long midr) {
         case 0x4100d830: return "Neoverse V3AE";
         case 0x4100d840: return "Neoverse V3";
         case 0x4100d8e0: return "Neoverse N3";
+        case 0x61000230:
+        case 0x61000250:
+        case 0x61000290: return "Apple M1";  // Firestorm of M1, M1 Pro, M1 Max
+        case 0x61000330:
+        case 0x61000350:
+        case 0x61000390: return "Apple M2";  // Avalanche of M2, M2 Pro, M2 Max
         default: return "unknown core";
     }
 }
