@@ -36,6 +36,7 @@ SUITES = {
     "nonfinite": "NaN and infinity reach their row and no other; padding does not leak",
     "chain": "bit for bit one chain of the instruction set's own multiply over ascending k",
     "invariance": "a token's bits do not depend on batch, position, threads or run",
+    "vector_length": "vectors of any length give the same bits; weights packed for another length are refused",
     "scratch": "the library's own scratch between guard pages, nothing read before it is written",
     "packing": "exact inverse from any type and strides; the same bytes from any number of threads",
     "damage": "damaged, truncated, unfinished or mixed-up weights are refused",
