@@ -44,7 +44,7 @@ def contenders_of(plan: Plan, separate_copy: bool) -> dict[str, ContenderState]:
         original = label_of(name) if again and not separate_copy else None
         backend = load(name)
         if isinstance(backend, Moelab):
-            backend.tile = plan.tile
+            backend.tile, backend.profile = plan.tile, plan.profile
         if again and original is None and len(environments) > 1:
             # Where backends are in processes of their own, so is the control: it shows what that alone makes different.
             backend.environment = f"{backend.environment}@{label}"  # type: ignore[misc, assignment]

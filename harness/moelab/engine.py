@@ -130,12 +130,7 @@ class WorkloadRun:
             members = [self.contenders[label].facts for label in self._alive()]
             try:
                 with Team(
-                    members,
-                    threads=self.plan.threads,
-                    cpus=self.cpus,
-                    folder=self.folder,
-                    monitor=self.monitor,
-                    profile=self.plan.profile,
+                    members, threads=self.plan.threads, cpus=self.cpus, folder=self.folder, monitor=self.monitor
                 ) as team:
                     self.progress.step(f"{self.workload}: process {process + 1} of {self.plan.processes}: packing")
                     self._prepare(team)

@@ -15,9 +15,6 @@ from moelab.worker_process import WorkerDiedError, WorkerError, WorkerProcess, p
 
 Json = dict[str, Any]
 
-PROFILE_SETTINGS = {"MOELAB_PROFILE": "1"}
-"""What makes backends keep the time of their phases (Backend.phases)."""
-
 
 class BackendError(RuntimeError):
     """A backend raised, or took its process down (`crashed`)."""
@@ -42,17 +39,9 @@ class Team:
     """Workers with their backends. Use as a context manager: leaving it ends every process it started."""
 
     def __init__(
-        self,
-        contenders: Sequence[Contender],
-        *,
-        threads: int,
-        cpus: Sequence[int],
-        folder: Path,
-        monitor: Monitor,
-        profile: bool = False,
+        self, contenders: Sequence[Contender], *, threads: int, cpus: Sequence[int], folder: Path, monitor: Monitor
     ) -> None:
         self._threads, self._cpus, self._folder, self._monitor = threads, list(cpus), folder, monitor
-        self._settings = PROFILE_SETTINGS if profile else {}
         self._workers: dict[str, WorkerProcess] = {}
         self._worker_of: dict[str, str] = {}
         self._contenders = {c.label: c for c in contenders}
@@ -62,7 +51,7 @@ class Team:
         """Starts a worker for each environment; first answers by environment. BackendError where one cannot start."""
         answers = {}
         for environment, members in self._environments().items():
-            settings: dict[str, str] = dict(self._settings)
+            settings: dict[str, str] = {}
             for contender in members:
                 settings.update(contender.backend.process_settings(self._threads))
             worker = WorkerProcess(

@@ -30,10 +30,16 @@ class Moelab(Backend):
         self._threads = 1
         self.tile: str | None = None
         """Order of neon_bf16's main loop that its process is started with; None: as the environment says."""
+        self.profile = False
+        """Whether its process keeps the time of each phase."""
 
     def process_settings(self, threads: int) -> Mapping[str, str]:
-        settings = super().process_settings(threads)
-        return settings if self.tile is None else {**settings, tiles.VARIABLE: self.tile}
+        settings = dict(super().process_settings(threads))
+        if self.tile is not None:
+            settings[tiles.VARIABLE] = self.tile
+        if self.profile:
+            settings["MOELAB_PROFILE"] = "1"
+        return settings
 
     def unavailable(self) -> str | None:
         try:
