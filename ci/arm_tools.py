@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import system_packages
 
@@ -44,7 +44,7 @@ def install_clangs() -> list[str]:
     They are no condition of the suite: what is missing is said, loudly, and the rest is returned.
     """
     offered = _offered_clangs() or [name for name in CLANGS if shutil.which(name)]
-    wanted = list(dict.fromkeys([*offered[:1], *offered[-1:]]))
+    wanted = oldest_and_newest(offered)
     missing = [name.replace("++", "") for name in wanted if shutil.which(name) is None]
     reason = system_packages.install(missing) if missing else None
     here = [name for name in wanted if shutil.which(name)]
@@ -53,6 +53,17 @@ def install_clangs() -> list[str]:
         text = f"!! arm: the inner loops are NOT READ as built by {absent}: {reason or 'none here'}"
         print(text, file=sys.stderr, flush=True)
     return here
+
+
+def oldest_and_newest(names: Sequence[str]) -> list[str]:
+    """The first and the last of names in order; one where they are the same."""
+    return list(dict.fromkeys([*names[:1], *names[-1:]]))
+
+
+def version_line(program: str) -> str:
+    """The first line that a program says about itself."""
+    done = subprocess.run([program, "--version"], check=True, capture_output=True, text=True)
+    return done.stdout.splitlines()[0]
 
 
 def _offered_clangs() -> list[str]:

@@ -24,7 +24,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH hides this folder
 import counts_table
 from arm import FOLDER, ROOT, build, clean_environment
-from arm_tools import install, not_run, say
+from arm_tools import install, not_run, say, version_line
 from counts_cases import LAYERS, CountedLayer, yardstick_case
 from counts_table import PHASES, Document
 
@@ -176,13 +176,7 @@ def phases_of(lines: Sequence[str]) -> list[dict[str, dict[str, int]]]:
 
 
 def versions() -> dict[str, str]:
-    def first_line(*command: str) -> str:
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[0]
-
-    return {
-        "compiler": first_line("aarch64-linux-gnu-g++", "--version"),
-        "emulator": first_line("qemu-aarch64", "--version"),
-    }
+    return {"compiler": version_line("aarch64-linux-gnu-g++"), "emulator": version_line("qemu-aarch64")}
 
 
 if __name__ == "__main__":

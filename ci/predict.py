@@ -60,7 +60,7 @@ def predict() -> dict[str, Any]:
         "loops": [loop.as_dict() for loop in loops],
         "cores": {core.name: core.as_dict() for core in cores.CORES},
         "machines": {machine.name: machine.as_dict() for machine in cores.MACHINES},
-        "tool": f"{tool.version}, {mca.compiler()}",
+        "tool": f"{tool.version}, {arm_tools.version_line('aarch64-linux-gnu-g++')}",
         "command": ["nox", "-s", "predict"],
     }
 

@@ -60,12 +60,6 @@ def find() -> Tool:
     raise RuntimeError("no llvm-mca")
 
 
-def compiler() -> str:
-    """The first line that the cross compiler says about itself."""
-    done = subprocess.run(["aarch64-linux-gnu-g++", "--version"], check=True, capture_output=True, text=True)
-    return done.stdout.splitlines()[0]
-
-
 def built_objects() -> dict[str, Path]:
     """The kernels' objects in the Arm suite's build, brought up to date."""
     build = arm.FOLDER / "build"

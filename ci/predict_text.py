@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
+
+from moelab.text_table import markdown as table
 
 LOOPS = (
     "Cycles per step of k (four k for BFMMLA, one for FMLA), percent of the core's multiply peak, instructions per "
@@ -50,8 +51,3 @@ def markdown(document: dict[str, Any]) -> str:
         ),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

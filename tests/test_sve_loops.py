@@ -13,6 +13,7 @@ from ci_scripts import CI, load
 
 sys.path.insert(0, str(CI))
 arm_loops = load("arm_loops.py", "arm_loops")
+tools = load("arm_tools.py", "arm_tools")
 mca = load("predict_mca.py", "predict_mca")
 
 KERNELS = Path(__file__).resolve().parents[1] / "kernels"
@@ -32,8 +33,8 @@ LOOPS = {
 
 def compilers() -> list[str]:
     """gcc, and the oldest and the newest clang here, which takes the cross compiler's headers."""
-    clangs = [name for version in range(14, 40) if shutil.which(name := f"clang++-{version}")]
-    return list(dict.fromkeys([GCC, *clangs[:1], *clangs[-1:]])) if shutil.which(GCC) else []
+    clangs = tools.oldest_and_newest([name for name in tools.CLANGS if shutil.which(name)])
+    return [GCC, *clangs] if shutil.which(GCC) else []
 
 
 pytestmark = pytest.mark.skipif(not compilers(), reason=f"needs {GCC}")
