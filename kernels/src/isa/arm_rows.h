@@ -105,29 +105,34 @@ uint64_t read_all(const void* data, int64_t bytes) {
     return vaddvq_u64(vreinterpretq_u64_u8(all));
 }
 
-// 24 independent chains of the instruction MOELAB_PEAK_OP, 96 of them per iteration, on zeros.
+// 24 independent chains of one instruction, `head` its name and the letter of registers, `tail` what follows the number
+// of the sum; 96 of them per iteration, on zeros.
 // clang-format off
-#define MOELAB_CHAIN4(a, b, c, d) MOELAB_PEAK_OP(a) MOELAB_PEAK_OP(b) MOELAB_PEAK_OP(c) MOELAB_PEAK_OP(d)
-#define MOELAB_CHAINS24                                                                                    \
-    MOELAB_CHAIN4(8, 9, 10, 11) MOELAB_CHAIN4(12, 13, 14, 15) MOELAB_CHAIN4(16, 17, 18, 19)                \
-    MOELAB_CHAIN4(20, 21, 22, 23) MOELAB_CHAIN4(24, 25, 26, 27) MOELAB_CHAIN4(28, 29, 30, 31)
-#define MOELAB_PEAK_LOOP                                                                                   \
-    asm volatile("movi v0.2d, #0\n\tmovi v1.2d, #0\n\t1:\n\t"                                             \
-                 MOELAB_CHAINS24 MOELAB_CHAINS24 MOELAB_CHAINS24 MOELAB_CHAINS24                           \
-                 "subs %0, %0, #1\n\tb.ne 1b\n\t"                                                         \
-                 : "+r"(left)                                                                              \
-                 :                                                                                         \
-                 : "v0", "v1", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17", "v18",  \
-                   "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30",     \
-                   "v31", "cc")
+#define MOELAB_CHAIN(i, head, tail) head #i tail "\n\t"
+#define MOELAB_CHAINS4(a, b, c, d, ...)                                                                    \
+    MOELAB_CHAIN(a, __VA_ARGS__) MOELAB_CHAIN(b, __VA_ARGS__) MOELAB_CHAIN(c, __VA_ARGS__) MOELAB_CHAIN(d, __VA_ARGS__)
+#define MOELAB_CHAINS24(...)                                                                               \
+    MOELAB_CHAINS4(8, 9, 10, 11, __VA_ARGS__) MOELAB_CHAINS4(12, 13, 14, 15, __VA_ARGS__)                  \
+    MOELAB_CHAINS4(16, 17, 18, 19, __VA_ARGS__) MOELAB_CHAINS4(20, 21, 22, 23, __VA_ARGS__)                \
+    MOELAB_CHAINS4(24, 25, 26, 27, __VA_ARGS__) MOELAB_CHAINS4(28, 29, 30, 31, __VA_ARGS__)
+#define MOELAB_PEAK_LOOP(iterations, ...)                                                                  \
+    do {                                                                                                   \
+        int64_t left = iterations;                                                                         \
+        asm volatile("movi v0.2d, #0\n\tmovi v1.2d, #0\n\t1:\n\t"                                         \
+                     MOELAB_CHAINS24(__VA_ARGS__) MOELAB_CHAINS24(__VA_ARGS__)                             \
+                     MOELAB_CHAINS24(__VA_ARGS__) MOELAB_CHAINS24(__VA_ARGS__)                             \
+                     "subs %0, %0, #1\n\tb.ne 1b\n\t"                                                     \
+                     : "+r"(left)                                                                          \
+                     :                                                                                     \
+                     : "v0", "v1", "v8", "v9", "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17",     \
+                       "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", \
+                       "v30", "v31", "cc");                                                                \
+    } while (0)
 // clang-format on
 
 [[maybe_unused]] double peak_fma(int64_t iterations) {
-    int64_t left = iterations;
-    if (left <= 0) return 0;
-#define MOELAB_PEAK_OP(i) "fmla v" #i ".4s, v0.4s, v1.4s\n\t"
-    MOELAB_PEAK_LOOP;
-#undef MOELAB_PEAK_OP
+    if (iterations <= 0) return 0;
+    MOELAB_PEAK_LOOP(iterations, "fmla v", ".4s, v0.4s, v1.4s");
     return static_cast<double>(iterations) * 96 * 8;
 }
 

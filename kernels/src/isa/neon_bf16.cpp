@@ -175,11 +175,8 @@ void gemm2(const Gemm2& g) {
 }
 
 double peak_bfmmla(int64_t iterations) {
-    int64_t left = iterations;
-    if (left <= 0) return 0;
-#define MOELAB_PEAK_OP(i) "bfmmla v" #i ".4s, v0.8h, v1.8h\n\t"
-    MOELAB_PEAK_LOOP;
-#undef MOELAB_PEAK_OP
+    if (iterations <= 0) return 0;
+    MOELAB_PEAK_LOOP(iterations, "bfmmla v", ".4s, v0.8h, v1.8h");
     return static_cast<double>(iterations) * 96 * 32;
 }
 

@@ -131,20 +131,14 @@ void run(const Gemm& g) {
 }
 
 double peak_sve_bfmmla(int64_t iterations) {
-    int64_t left = iterations;
-    if (left <= 0) return 0;
-#define MOELAB_PEAK_OP(i) "bfmmla z" #i ".s, z0.h, z1.h\n\t"
-    MOELAB_PEAK_LOOP;
-#undef MOELAB_PEAK_OP
+    if (iterations <= 0) return 0;
+    MOELAB_PEAK_LOOP(iterations, "bfmmla z", ".s, z0.h, z1.h");
     return static_cast<double>(iterations * segments()) * 96 * 32;
 }
 
 double peak_sve_fma(int64_t iterations) {
-    int64_t left = iterations;
-    if (left <= 0) return 0;
-#define MOELAB_PEAK_OP(i) "fmla z" #i ".s, z0.s, z1.s[0]\n\t"
-    MOELAB_PEAK_LOOP;
-#undef MOELAB_PEAK_OP
+    if (iterations <= 0) return 0;
+    MOELAB_PEAK_LOOP(iterations, "fmla z", ".s, z0.s, z1.s[0]");
     return static_cast<double>(iterations * segments()) * 96 * 8;
 }
 
