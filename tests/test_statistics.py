@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 
 from moelab import statistics
-from moelab.statistics import Ratio, Verdict
+from moelab.statistics import Pairs, Ratio, Verdict
 
 RUNS = 120
 Noise = Callable[[np.random.Generator, int, int], npt.NDArray[np.float64]]
@@ -175,6 +175,112 @@ def test_the_smallest_difference_that_could_be_seen_is_seen_four_times_in_five()
         ratio, _ = measure(rng, normal, 1 + detectable)
         seen += ratio.low > 1
     assert 0.7 * RUNS < seen < 0.97 * RUNS
+
+
+# ---- cells of one run that share what they know of the scatter ------------------------------------------------------
+
+CELLS, TABLES = 18, 15
+
+
+def table_of(
+    rng: np.random.Generator, noise: Noise, speed: float, processes: int, rounds: int
+) -> tuple[list[Pairs], npt.NDArray[np.float64]]:
+    """The samples of a run's cells, and how noisy each is: a cell in six is twice as noisy as the middle one, or half
+    as noisy."""
+    scales = np.exp(rng.normal(0, 0.7, CELLS))
+    process = list(np.repeat(np.arange(processes), rounds))
+    cells = []
+    for scale in scales:
+        logs = [scale * noise(rng, processes, rounds).ravel() for _ in range(2)]
+        cells.append(Pairs(list(np.exp(logs[0])), list(np.exp(logs[1]) / speed), process))
+    return cells, scales
+
+
+@pytest.mark.parametrize("noise", NOISES)
+@pytest.mark.parametrize(("processes", "rounds"), [(2, 2), (3, 1), (3, 3)])
+def test_cells_that_share_cover_the_true_ratio(noise: str, processes: int, rounds: int) -> None:
+    """95 % nominal over the cells of a run, 90 % asked for as above; and the noisiest of each run are not left out."""
+    rng = np.random.default_rng(9)
+    missed, noisiest = 0, 0
+    for _ in range(TABLES):
+        cells, scales = table_of(rng, NOISES[noise], 1.3, processes, rounds)
+        wrong = [not r.low <= 1.3 <= r.high for r in statistics.paired_ratios(cells)]
+        missed += sum(wrong)
+        noisiest += sum(np.array(wrong)[np.argsort(scales)[-4:]])
+    assert missed <= stats.binom.isf(1e-3, TABLES * CELLS, 0.10)
+    assert noisiest <= stats.binom.isf(1e-3, TABLES * 4, 0.15)
+
+
+def test_sharing_makes_intervals_of_few_processes_much_narrower() -> None:
+    rng = np.random.default_rng(10)
+    alone, shared = [], []
+    for _ in range(TABLES):
+        cells, _ = table_of(rng, by_process, 1.0, 2, 2)
+        alone += [r.high / r.low - 1 for c in cells for r in statistics.paired_ratios([c])]
+        shared += [r.high / r.low - 1 for r in statistics.paired_ratios(cells)]
+    assert np.median(shared) < 0.6 * np.median(alone)
+
+
+def test_a_noisy_cell_among_quiet_ones_keeps_its_own_scatter() -> None:
+    """One cell fifty times as noisy: its interval is no narrower for the company."""
+    rng = np.random.default_rng(11)
+    missed = 0
+    for _ in range(RUNS):
+        cells, _ = table_of(rng, lambda r, p, n: r.normal(0, 0.002, (p, n)), 1.0, 3, 2)
+        loud = np.exp(rng.normal(0, 0.1, 6) + np.repeat(rng.normal(0, 0.1, 3), 2))
+        cells[0] = Pairs([1.0] * 6, list(loud), cells[0].process)
+        ratio = statistics.paired_ratios(cells)[0]
+        missed += not ratio.low <= 1.0 <= ratio.high
+        assert ratio.high / ratio.low > 1.02
+    assert missed <= at_most(0.15)
+
+
+def test_a_quiet_cell_among_noisy_ones_does_not_pass_for_quiet() -> None:
+    """Two processes that happen to agree say little: the company says how far apart two usually are."""
+    same = Pairs([1.0] * 4, [1.0, 1.001, 1.0, 1.001], [0, 0, 1, 1])
+    rng = np.random.default_rng(12)
+    cells, _ = table_of(rng, by_process, 1.0, 2, 2)
+    alone, shared = statistics.paired_ratios([same])[0], statistics.paired_ratios([same, *cells])[0]
+    assert shared.high / shared.low > alone.high / alone.low
+
+
+def test_medians_are_each_cells_own_and_one_process_shares_nothing() -> None:
+    rng = np.random.default_rng(13)
+    cells, _ = table_of(rng, normal, 1.2, 3, 3)
+    single = Pairs([1.0, 1.1, 1.0], [1.0, 1.0, 1.1], [0, 0, 0])
+    found = statistics.paired_ratios([*cells, single])
+    assert [r.value for r in found] == [statistics.paired_ratios([c])[0].value for c in [*cells, single]]
+    assert found[-1] == statistics.paired_ratios([single])[0]
+    assert found[:-1] == statistics.paired_ratios(cells)
+
+
+def test_a_table_of_cells_that_share_rarely_claims_a_difference_where_none_is() -> None:
+    """Any false claim in a table of 18 cells, at no difference and at 1 %: at most one table in twenty."""
+    rng = np.random.default_rng(14)
+    tables, wrong = 40, 0
+    for number in range(tables):
+        speed = 1.01 if number % 2 else 1.0
+        cells, scales = table_of(rng, by_process, speed, 3, 2)
+        again = [
+            Pairs(c.backend, list(np.array(c.backend) * np.exp(s * by_process(rng, 3, 2).ravel())), c.process)
+            for c, s in zip(cells, scales, strict=True)
+        ]
+        pairs = zip(statistics.paired_ratios(cells), statistics.paired_ratios(again), strict=True)
+        judged = statistics.judge_table([statistics.judge(ratio, control) for ratio, control in pairs])
+        wrong += any(v.table in ("faster", "slower") for v in judged)
+    assert wrong <= stats.binom.isf(1e-3, tables, 0.05)
+
+
+def test_the_shared_scale_is_found_again() -> None:
+    """Variances drawn from the distribution that the method assumes: its scale and freedom come back."""
+    rng = np.random.default_rng(15)
+    freedom = rng.choice([2.0, 4.0], 4000)
+    true = 0.01 * 3 / rng.chisquare(3, 4000)
+    seen = true * rng.chisquare(freedom) / freedom
+    scale, borrowed = statistics._prior(seen, freedom)
+    assert scale == pytest.approx(0.01, rel=0.1)
+    assert borrowed == pytest.approx(3, rel=0.15)
+    assert statistics._prior(0.01 * rng.chisquare(freedom) / freedom, freedom)[1] == statistics.MOST_BORROWED
 
 
 def ratio_of(low: float, value: float, high: float, processes: int = 5) -> Ratio:

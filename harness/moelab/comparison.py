@@ -13,7 +13,7 @@ from typing import Any
 from scipy import stats
 
 from moelab import statistics
-from moelab.statistics import Ratio, Verdict
+from moelab.statistics import Pairs, Ratio, Verdict
 
 Json = dict[str, Any]
 
@@ -52,47 +52,58 @@ def entries(document: Json) -> dict[tuple[str, str], Entry]:
         info = entry["extra_info"]
         if info["correctness"]["passed"] and not info["roofline"]["broken"]:
             found[info["case"]["id"], info["backend"]["label"]] = entry
-    return {key: _entry(entry, found, document) for key, entry in found.items() if _role(entry) != "control"}
+    baseline = document["moelab"]["run"]["baseline"]
+    speeds, controls = {}, {}
+    for label in dict.fromkeys(label for _, label in found):
+        cells = {case: entry for (case, own), entry in found.items() if own == label}
+        if any(_role(entry) == "control" for entry in cells.values()):
+            names = {case: entry["extra_info"]["backend"]["name"] for case, entry in cells.items()}
+            controls.update(_paired({case: (found.get((case, names[case])), e) for case, e in cells.items()}))
+        elif label != baseline:
+            paired = _paired({case: (found.get((case, baseline)), entry) for case, entry in cells.items()})
+            speeds.update({(case, label): ratio for case, ratio in paired.items()})
+    return {
+        key: Entry(
+            case=key[0],
+            label=key[1],
+            seconds=list(entry["stats"]["data"]),
+            process=list(entry["extra_info"]["samples"]["process"]),
+            speed=speeds.get(key),
+            control=controls.get(key[0]),
+            context=_context(entry["extra_info"], document),
+        )
+        for key, entry in found.items()
+        if _role(entry) != "control"
+    }
+
+
+def by_layer(found: dict[tuple[str, str], Entry]) -> dict[tuple[str, str], Entry]:
+    """The same by case without its threads: files from other numbers of threads meet, and are told apart by name."""
+    return {(case.rpartition("/")[0] or case, label): entry for (case, label), entry in found.items()}
 
 
 def _role(entry: Json) -> str:
     return str(entry["extra_info"]["backend"]["role"])
 
 
-def _entry(entry: Json, everything: dict[tuple[str, str], Json], document: Json) -> Entry:
-    info = entry["extra_info"]
-    case, label = info["case"]["id"], info["backend"]["label"]
-    baseline = everything.get((case, document["moelab"]["run"]["baseline"]))
-    speed = None
-    if baseline is not None and baseline is not entry:
-        speed = paired(baseline, entry)
-    again = [e for (c, _), e in everything.items() if c == case and _role(e) == "control"]
-    of = [everything.get((case, e["extra_info"]["backend"]["name"])) for e in again]
-    control = paired(of[0], again[0]) if again and of[0] is not None else None
-    return Entry(
-        case=case,
-        label=label,
-        seconds=list(entry["stats"]["data"]),
-        process=list(info["samples"]["process"]),
-        speed=speed,
-        control=control,
-        context=_context(info, document),
-    )
+def _paired(cells: dict[str, tuple[Json | None, Json]]) -> dict[str, Ratio]:
+    """Time of the first over time of the second entry of each cell, over the rounds that both have, if any."""
+    kept = {}
+    for case, (first, second) in cells.items():
+        if first is None:
+            continue
+        left, right = _by_round(first), _by_round(second)
+        common = [key for key in left if key in right]
+        if common:
+            kept[case] = Pairs(
+                [left[key] for key in common], [right[key] for key in common], [key[0] for key in common]
+            )
+    return dict(zip(kept, statistics.paired_ratios(list(kept.values())), strict=True))
 
 
-def paired(first: Json, second: Json) -> Ratio | None:
-    """Time of `first` over time of `second` over their common rounds; None without any."""
-    sides = []
-    for entry in (first, second):
-        samples = entry["extra_info"]["samples"]
-        keys = zip(samples["process"], samples["round"], strict=True)
-        sides.append(dict(zip(keys, entry["stats"]["data"], strict=True)))
-    common = [key for key in sides[0] if key in sides[1]]
-    if not common:
-        return None
-    return statistics.paired_ratio(
-        [sides[0][key] for key in common], [sides[1][key] for key in common], [key[0] for key in common]
-    )
+def _by_round(entry: Json) -> dict[tuple[int, int], float]:
+    samples = entry["extra_info"]["samples"]
+    return dict(zip(zip(samples["process"], samples["round"], strict=True), entry["stats"]["data"], strict=True))
 
 
 def _context(info: Json, document: Json) -> tuple[tuple[str, str], ...]:

@@ -13,7 +13,7 @@ import numpy as np
 from moelab import roofline, statistics
 from moelab.measurement import BackendRun, CaseRun, Missing, Sample
 from moelab.roofline import Roof
-from moelab.statistics import Ratio, Verdict
+from moelab.statistics import Pairs, Ratio, Verdict
 
 SCHEMA = 1
 
@@ -33,49 +33,61 @@ class Cell:
 
 
 def analyse(runs: Sequence[CaseRun], *, level: float = statistics.LEVEL, seed: int = 0) -> list[Cell]:
-    """Statistics of every case, verdicts corrected for all cells of the run together."""
-    cells = [_analyse_case(run, level, seed) for run in runs]
-    keys = [(i, label) for i, cell in enumerate(cells) for label, v in cell.verdicts.items() if v.alone != "broken"]
-    judged = statistics.judge_table([cells[i].verdicts[label] for i, label in keys], level=level)
+    """Statistics of every case.
+
+    The cases of a run share what they know of the scatter, and verdicts are corrected for all of them together.
+    """
+    good = [{label: b for label, b in run.backends.items() if b.failure is None and b.samples} for run in runs]
+    originals = [_controlled(backends) for backends in good]
+    sides: dict[str, dict[int, tuple[BackendRun, BackendRun]]] = {}
+    for i, (run, backends) in enumerate(zip(runs, good, strict=True)):
+        baseline = backends.get(run.baseline) if run.baseline is not None else None
+        for label, backend in backends.items():
+            first = originals[i] if backend.role == "control" else baseline
+            if first is not None and backend.role != "baseline":
+                sides.setdefault(label, {})[i] = (first, backend)
+    ratios: list[dict[str, Ratio]] = [{} for _ in runs]
+    for label, cells in sides.items():
+        paired = statistics.paired_ratios([_paired(*both) for both in cells.values()], level=level, seed=seed)
+        for i, ratio in zip(cells, paired, strict=True):
+            ratios[i][label] = ratio
+    made = [_cell(*parts) for parts in zip(runs, good, originals, ratios, strict=True)]
+    keys = [(i, label) for i, cell in enumerate(made) for label, v in cell.verdicts.items() if v.alone != "broken"]
+    judged = statistics.judge_table([made[i].verdicts[label] for i, label in keys], level=level)
     for key, verdict in zip(keys, judged, strict=True):
-        cells[key[0]].verdicts[key[1]] = verdict
-    return cells
+        made[key[0]].verdicts[key[1]] = verdict
+    return made
 
 
-def _analyse_case(run: CaseRun, level: float, seed: int) -> Cell:
-    good = {label: b for label, b in run.backends.items() if b.failure is None and b.samples}
+def _controlled(backends: Mapping[str, BackendRun]) -> BackendRun | None:
+    """The backend that the A/A control runs a second time."""
+    names = [b.name for b in backends.values() if b.role == "control"]
+    return next((b for b in backends.values() if b.role != "control" and b.name in names), None)
+
+
+def _cell(
+    run: CaseRun, good: Mapping[str, BackendRun], original: BackendRun | None, paired: Mapping[str, Ratio]
+) -> Cell:
     roofs = {label: roofline.roof(backend, run.setting) for label, backend in good.items()}
-    control_of, control = None, None
-    for backend in good.values():
-        original = next((b for b in good.values() if b.role != "control" and b.name == backend.name), None)
-        if backend.role == "control" and original is not None:
-            control_of, control = original.label, _paired(original, backend, level, seed)
-    ratios, verdicts = {}, {}
-    baseline = good.get(run.baseline) if run.baseline is not None else None
-    for label, backend in good.items():
-        if baseline is None or backend.role != "candidate":
-            continue
-        ratios[label] = _paired(baseline, backend, level, seed)
-        if roofs[label].broken or roofs[baseline.label].broken:
-            reason = roofs[label].reason or f"the baseline is broken: {roofs[baseline.label].reason}"
+    control = next((ratio for label, ratio in paired.items() if good[label].role == "control"), None)
+    ratios = {label: ratio for label, ratio in paired.items() if good[label].role == "candidate"}
+    verdicts = {}
+    for label, ratio in ratios.items():
+        baseline = roofs[str(run.baseline)]
+        if roofs[label].broken or baseline.broken:
+            reason = roofs[label].reason or f"the baseline is broken: {baseline.reason}"
             verdicts[label] = Verdict("broken", "broken", None, None, statistics.MARGIN, reason)
         else:
-            verdicts[label] = statistics.judge(ratios[label], control)
-    return Cell(run, ratios, control, control_of, roofs, verdicts)
+            verdicts[label] = statistics.judge(ratio, control)
+    return Cell(run, ratios, control, None if control is None else original and original.label, roofs, verdicts)
 
 
-def _paired(first: BackendRun, second: BackendRun, level: float, seed: int) -> Ratio:
-    """Time of `first` over time of `second` over the rounds that both have."""
-    left = {(s.process, s.round): s for s in first.samples}
-    right = {(s.process, s.round): s for s in second.samples}
+def _paired(first: BackendRun, second: BackendRun) -> Pairs:
+    """Both over the rounds that both have."""
+    left = {(s.process, s.round): s.seconds for s in first.samples}
+    right = {(s.process, s.round): s.seconds for s in second.samples}
     keys = [key for key in left if key in right]
-    return statistics.paired_ratio(
-        [left[key].seconds for key in keys],
-        [right[key].seconds for key in keys],
-        [key[0] for key in keys],
-        level=level,
-        seed=seed,
-    )
+    return Pairs([left[key] for key in keys], [right[key] for key in keys], [key[0] for key in keys])
 
 
 def entry_info(cell: Cell, label: str, *, level: float = statistics.LEVEL, seed: int = 0) -> Json:

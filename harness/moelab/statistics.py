@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+from scipy import optimize, special, stats
 
 LEVEL = 0.95
 MARGIN = 0.02
 RESAMPLES = 4000
 POWER = 0.8
+MOST_BORROWED = 4.0  # degrees of freedom; more gains little and trusts cells to be alike
+FEWEST_TO_BORROW = 3  # cells
 
 Floats = npt.NDArray[np.float64]
 
@@ -59,11 +61,31 @@ class Verdict:
 
 
 @dataclass(frozen=True)
-class _Location:
-    value: float
-    low: float
-    high: float
+class Pairs:
+    """Seconds of two backends in one cell; element i of both was measured in the same round of process[i]."""
+
+    baseline: Sequence[float]
+    backend: Sequence[float]
+    process: Sequence[int]
+
+
+@dataclass(frozen=True)
+class _Spread:
+    """A median and what the bootstrap says about it, as logarithms."""
+
+    middle: float
+    below: float
+    """From the median down to the lower end of the percentile bootstrap, in units of its standard deviation."""
+    above: float
+    variance: float
+    """Of the median: the bootstrap's, and what it lacks of the variance between processes."""
     freedom: float
+
+    def ends(self, level: float) -> tuple[float, float]:
+        """The bootstrap's interval, stretched to the variance and from the normal distribution to Student's t."""
+        tail = (1 - level) / 2
+        stretch = math.sqrt(self.variance) * float(stats.t.isf(tail, self.freedom) / stats.norm.isf(tail))
+        return self.middle - self.below * stretch, self.middle + self.above * stretch
 
 
 def _by_process(values: Floats, process: npt.NDArray[np.int64]) -> list[Floats]:
@@ -103,12 +125,12 @@ def _between_processes(groups: list[Floats], rng: np.random.Generator) -> tuple[
     return between, max(1.0, total**2 / (between**2 / (processes - 1) + within**2 / within_freedom))
 
 
-def _location(values: Floats, process: npt.NDArray[np.int64], level: float, seed: int) -> _Location:
-    """Median and its interval: the percentile bootstrap, stretched about the median.
+def _spread(values: Floats, process: npt.NDArray[np.int64], level: float, seed: int) -> _Spread:
+    """Median and its uncertainty.
 
     With two to five processes the bootstrap alone is too narrow: it draws the few processes that there are, which shows
-    (P - 1) / P of the variance between them, and knows no t distribution. The stretch makes up for both;
-    tests/test_statistics.py holds the coverage that this reaches.
+    (P - 1) / P of the variance between them, and knows no t distribution. Variance and degrees of freedom make up for
+    both; tests/test_statistics.py holds the coverage that this reaches.
     """
     rng = np.random.default_rng(seed)
     groups = _by_process(values, process)
@@ -117,13 +139,45 @@ def _location(values: Floats, process: npt.NDArray[np.int64], level: float, seed
     between, freedom = _between_processes(groups, rng)
     tail = (1 - level) / 2
     low, high = np.quantile(medians, [tail, 1 - tail])
-    stretch = float(stats.t.isf(tail, freedom) / stats.norm.isf(tail))
     bootstrap = float(medians.var(ddof=1))
+    normal = float(stats.norm.isf(tail))
+    below = above = normal
     if bootstrap > 0.0:
-        stretch *= math.sqrt(1 + between / len(groups) ** 2 / bootstrap)
-    return _Location(
-        middle, middle - (middle - float(low)) * stretch, middle + (float(high) - middle) * stretch, freedom
-    )
+        below, above = (middle - float(low)) / math.sqrt(bootstrap), (float(high) - middle) / math.sqrt(bootstrap)
+    return _Spread(middle, below, above, bootstrap + between / len(groups) ** 2, freedom)
+
+
+def moderated(spreads: Sequence[_Spread]) -> list[_Spread]:
+    """The same medians, each with a variance that also draws on the other cells' of the same two backends.
+
+    Empirical Bayes (Smyth 2004, limma): the variances of cells are taken as draws from one scaled inverse chi-square
+    distribution, whose scale and degrees of freedom follow from their own scatter, so cells that differ much borrow
+    little. Two bounds keep a noisy cell among quiet ones honest: no variance becomes smaller than the cell's own, and
+    what is borrowed counts for MOST_BORROWED degrees of freedom at most.
+    """
+    known = [s for s in spreads if s.variance > 0.0]
+    if len(known) < FEWEST_TO_BORROW:
+        return list(spreads)
+    prior, freedom = _prior(np.array([s.variance for s in known]), np.array([s.freedom for s in known]))
+    made = []
+    for spread in spreads:
+        total = freedom + spread.freedom
+        shared = (freedom * prior + spread.freedom * spread.variance) / total
+        made.append(replace(spread, variance=max(spread.variance, shared), freedom=total))
+    return made
+
+
+def _prior(variances: Floats, freedom: Floats) -> tuple[float, float]:
+    """Scale and degrees of freedom of the distribution that the variances come from, by moments of their logarithms."""
+    half = freedom / 2
+    logs = np.log(variances) - special.digamma(half) + np.log(half)
+    scatter = float(np.var(logs, ddof=1) - np.mean(special.polygamma(1, half)))
+    most = min(MOST_BORROWED, float(np.sum(freedom) - np.max(freedom)))
+    borrowed = most
+    if scatter > float(special.polygamma(1, most / 2)):
+        borrowed = 2 * float(optimize.brentq(lambda y: float(special.polygamma(1, y)) - scatter, 1e-6, most / 2))
+    scale = math.exp(float(np.mean(logs)) + float(special.digamma(borrowed / 2)) - math.log(borrowed / 2))
+    return scale, borrowed
 
 
 def interval(seconds: Sequence[float], process: Sequence[int], *, level: float = LEVEL, seed: int = 0) -> Interval:
@@ -131,34 +185,60 @@ def interval(seconds: Sequence[float], process: Sequence[int], *, level: float =
 
     Raises ValueError for no samples, unequal lengths or a sample that is not positive and finite.
     """
-    where = _location(_log("seconds", seconds), _processes(process, len(seconds)), level, seed)
+    low, high = _spread(_log("seconds", seconds), _processes(process, len(seconds)), level, seed).ends(level)
     median = float(np.median(seconds))  # of an even number: the mean of the middle two, not of their logarithms
-    return Interval(median, min(median, math.exp(where.low)), max(median, math.exp(where.high)), level)
+    return Interval(median, min(median, math.exp(low)), max(median, math.exp(high)), level)
 
 
 def paired_ratio(
     baseline: Sequence[float], backend: Sequence[float], process: Sequence[int], *, level: float = LEVEL, seed: int = 0
 ) -> Ratio:
-    """Speed of `backend` relative to `baseline`; element i of both was measured in the same round of process[i].
+    """Speed of `backend` relative to `baseline` in one cell by itself; arguments as in `Pairs`.
 
     Raises ValueError as `interval` does.
     """
-    if len(baseline) != len(backend):
-        raise ValueError(f"baseline has {len(baseline)} samples, backend has {len(backend)}; they are paired by round")
-    logs = _log("baseline", baseline) - _log("backend", backend)
-    processes = _processes(process, len(logs))
-    where = _location(logs, processes, level, seed)
-    critical = float(stats.t.isf((1 - level) / 2, where.freedom))
-    error = (where.high - where.low) / 2 / critical
-    detectable = math.expm1(min(50.0, (critical + float(stats.t.ppf(POWER, where.freedom))) * error))
+    return paired_ratios([Pairs(baseline, backend, process)], level=level, seed=seed)[0]
+
+
+def paired_ratios(cells: Sequence[Pairs], *, level: float = LEVEL, seed: int = 0) -> list[Ratio]:
+    """Speed of a backend relative to another one in each cell of a run that has both.
+
+    The cells share what they know of the scatter (`moderated`): two or three processes say little about it in one cell,
+    and ten cells say much. Medians are each cell's own. Raises ValueError as `interval` does.
+    """
+    spreads, processes = [], []
+    for cell in cells:
+        if len(cell.baseline) != len(cell.backend):
+            raise ValueError(
+                f"baseline has {len(cell.baseline)} samples, backend has {len(cell.backend)}; they are paired by round"
+            )
+        logs = _log("baseline", cell.baseline) - _log("backend", cell.backend)
+        numbers = _processes(cell.process, len(logs))
+        spreads.append(_spread(logs, numbers, level, seed))
+        processes.append(len(np.unique(numbers)))
+    # One process says nothing about differences between processes: it neither lends nor borrows.
+    several = [i for i, count in enumerate(processes) if count > 1]
+    for i, spread in zip(several, moderated([spreads[i] for i in several]), strict=True):
+        spreads[i] = spread
+    return [
+        _ratio(spread, level, len(cell.process), count)
+        for cell, spread, count in zip(cells, spreads, processes, strict=True)
+    ]
+
+
+def _ratio(spread: _Spread, level: float, pairs: int, processes: int) -> Ratio:
+    low, high = spread.ends(level)
+    critical = float(stats.t.isf((1 - level) / 2, spread.freedom))
+    error = (high - low) / 2 / critical
+    detectable = math.expm1(min(50.0, (critical + float(stats.t.ppf(POWER, spread.freedom))) * error))
     return Ratio(
-        value=math.exp(where.value),
-        low=math.exp(where.low),
-        high=math.exp(where.high),
+        value=math.exp(spread.middle),
+        low=math.exp(low),
+        high=math.exp(high),
         level=level,
-        pairs=len(logs),
-        processes=len(np.unique(processes)),
-        freedom=where.freedom,
+        pairs=pairs,
+        processes=processes,
+        freedom=spread.freedom,
         minimum_detectable=detectable,
     )
 

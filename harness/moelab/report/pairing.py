@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from moelab import statistics
-from moelab.report.model import OURS, Cell, Comparison, Interval, Measurement, Samples
+from moelab.report.model import OURS, Cell, Comparison, Interval, Samples
 
 # A bootstrap takes 5 to 25 ms; past this many, the page shows the paired median without an interval and says so.
 MOST_BOOTSTRAPS = 800
@@ -21,27 +21,33 @@ def paired_ratios(ours: Samples, other: Samples) -> tuple[float, ...]:
 def compare_with_peers(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     """The same cells, with ours compared with each backend timed beside it.
 
-    Verdicts follow moelab.statistics, corrected over all comparisons that are added to the cells of one file. Beyond
-    MOST_BOOTSTRAPS comparisons the rest get the paired median alone, undecided.
+    Ratios and verdicts follow moelab.statistics: the cells of one file share what they know of the scatter against a
+    peer, and verdicts are corrected over all comparisons that are added to that file. Beyond MOST_BOOTSTRAPS
+    comparisons the rest get the paired median alone, undecided.
     """
+    groups: dict[tuple[str, str], dict[int, statistics.Pairs]] = {}
+    for place, cell in enumerate(cells):
+        for peer in _not_judged(cell):
+            assert cell.ours is not None
+            if pairs := _pairs(cell.ours.samples, cell.measurements[peer].samples):
+                sides = ([p[1] for p in pairs], [p[0] for p in pairs], [p[2] for p in pairs])
+                groups.setdefault((cell.result.digest, peer), {})[place] = statistics.Pairs(*sides)
     left = MOST_BOOTSTRAPS
     added: dict[int, dict[str, Comparison]] = {}
     judged: dict[str, list[tuple[int, str, statistics.Verdict]]] = {}
-    for place, cell in enumerate(cells):
-        ours = cell.ours
-        for peer in _not_judged(cell):
-            assert ours is not None
-            pairs = _pairs(ours.samples, cell.measurements[peer].samples)
-            if not pairs:
-                continue
-            left -= 1
-            comparison, verdict = _compare(cell, ours, peer, pairs, bootstrap=left >= 0)
+    for (digest, peer), group in groups.items():
+        whole = dict(list(group.items())[: max(0, left)])
+        left -= len(group)
+        level = cells[next(iter(group))].result.level
+        ratios = dict(zip(whole, statistics.paired_ratios(list(whole.values()), level=level), strict=True))
+        for place, pairs in group.items():
+            comparison, verdict = _compare(cells[place], peer, pairs, ratios.get(place))
             added.setdefault(place, {})[peer] = comparison
             if verdict is not None:
-                judged.setdefault(cell.result.digest, []).append((place, peer, verdict))
-    for group in judged.values():
-        corrected = statistics.judge_table([verdict for _, _, verdict in group])
-        for (place, peer, _), verdict in zip(group, corrected, strict=True):
+                judged.setdefault(digest, []).append((place, peer, verdict))
+    for found in judged.values():
+        corrected = statistics.judge_table([verdict for _, _, verdict in found])
+        for (place, peer, _), verdict in zip(found, corrected, strict=True):
             added[place][peer] = replace(added[place][peer], verdict=verdict.table)
     return tuple(_with(cell, added.get(place, {})) for place, cell in enumerate(cells))
 
@@ -62,18 +68,15 @@ def _pairs(ours: Samples, other: Samples) -> list[tuple[float, float, int]]:
 
 
 def _compare(
-    cell: Cell, ours: Measurement, peer: str, pairs: list[tuple[float, float, int]], *, bootstrap: bool
+    cell: Cell, peer: str, pairs: statistics.Pairs, ratio: statistics.Ratio | None
 ) -> tuple[Comparison, statistics.Verdict | None]:
-    broken = ours.broken or cell.measurements[peer].broken
-    if not bootstrap:
-        middle = sorted(theirs / own for own, theirs, _ in pairs)[len(pairs) // 2]
-        return Comparison(peer, Interval(middle), "broken" if broken else "undecided", len(pairs), "samples"), None
-    ratio = statistics.paired_ratio(
-        [theirs for _, theirs, _ in pairs],
-        [own for own, _, _ in pairs],
-        [process for _, _, process in pairs],
-        level=cell.result.level,
-    )
+    """`ratio` None: the paired median alone."""
+    assert cell.ours is not None
+    broken = cell.ours.broken or cell.measurements[peer].broken
+    if ratio is None:
+        middle = sorted(a / b for a, b in zip(pairs.baseline, pairs.backend, strict=True))[len(pairs.process) // 2]
+        verdict = "broken" if broken else "undecided"
+        return Comparison(peer, Interval(middle), verdict, len(pairs.process), "samples"), None
     comparison = Comparison(
         against=peer,
         ratio=Interval(ratio.value, ratio.low, ratio.high),
