@@ -96,6 +96,7 @@ def test_another_machine_or_workload_is_not_a_change_of_the_code(
     for entry in again["benchmarks"]:
         if difference == "threads":
             entry["extra_info"]["setting"]["threads"] = 4
+            entry["extra_info"]["case"]["id"] = entry["extra_info"]["case"]["id"].replace("/2T", "/4T")
         if difference == "weights":
             entry["extra_info"]["setting"]["cache"] = "warm"
         if difference == "layer":
@@ -103,7 +104,41 @@ def test_another_machine_or_workload_is_not_a_change_of_the_code(
     if difference == "CPU part":
         again["machine_info"]["moelab"]["cpu"]["part"] = "Synthetic 9/9/9"
     assert main(["compare", *save(tmp_path, old=old, again=again)]) == 2
-    assert f"not a change of the code: qwen3-30b-a3b/t1/uniform/2T moelab: {difference}:" in capsys.readouterr().out
+    case = f"qwen3-30b-a3b/t1/uniform/{4 if difference == 'threads' else 2}T"
+    assert f"not a change of the code: {case} moelab: {difference}:" in capsys.readouterr().out
+
+
+def test_more_than_two_files_are_each_compared_with_the_first(
+    old: dict[str, Any], again: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The slower one sets the exit status, wherever it stands; the summary has a part for each."""
+    slower = copy.deepcopy(again)
+    slow_down(slower, "moelab", 1.2)
+    files = save(tmp_path, old=old, slower=slower, again=again)
+    assert main(["compare", *files, "--markdown", str(tmp_path / "c.md"), "--figure", str(tmp_path / "c.png")]) == 1
+    out = capsys.readouterr().out
+    assert out.index("slower.json") < out.index("again.json")
+    text = (tmp_path / "c.md").read_text()
+    assert "### slower.json against old.json: 6 slower" in text
+    assert "### again.json against old.json: " in text
+    assert "slower" not in text[text.index("### again.json") :]
+    assert (tmp_path / "c.png").read_bytes().startswith(b"\x89PNG")
+    assert main(["compare", *files, "--figure", str(tmp_path / "c.svg")]) == 1
+
+
+def test_a_slowdown_that_is_not_decided_does_not_fail(
+    old: dict[str, Any], again: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """20 % slower in the median, in samples that scatter by more."""
+    noisy = copy.deepcopy(old)
+    for document in (noisy, again):
+        for entry in document["benchmarks"]:
+            scatter = [1.6 if (i * 7 + len(entry["group"])) % 3 else 1.0 for i in range(len(entry["stats"]["data"]))]
+            if entry["extra_info"]["backend"]["label"] == "moelab":
+                entry["stats"]["data"] = [s * f for s, f in zip(entry["stats"]["data"], scatter, strict=True)]
+    slow_down(again, "moelab", 1.2)
+    assert main(["compare", *save(tmp_path, old=noisy, again=again), "--backend", "moelab"]) == 0
+    assert "undecided" in capsys.readouterr().out
 
 
 def test_broken_and_wrong_measurements_take_no_part(old: dict[str, Any]) -> None:

@@ -175,6 +175,14 @@ def summary(document: dict[str, Any]) -> str:
         f"({m['faster']} faster, {m['slower']} slower, {m['same']} same, {m['undecided']} undecided)"
         for m in block["geomeans"]
     ]
+    seen = sorted(
+        e["extra_info"]["ratio"]["minimum_detectable"] for e in document["benchmarks"] if e["extra_info"]["ratio"]
+    )
+    if seen:
+        lines.append(
+            f"smallest difference that this run could see, four times in five: {seen[len(seen) // 2]:.0%} in the "
+            f"median cell, {seen[0]:.0%} to {seen[-1]:.0%}"
+        )
     unstable = [cell["case"] for cell in block["cells"] if cell["control"] and not cell["control"]["inside_margin"]]
     if unstable:
         lines.append(

@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.figure and changes:
         from moelab.compare_figure import draw  # needs matplotlib
 
-        draw(changes, arguments.figure)
+        draw([(one.name, change) for one in compared for change in one.changes], arguments.figure)
     if not changes:
         print("moelab compare: no case of these files can be compared as a change of the code", file=sys.stderr)
         return 2
@@ -73,18 +73,23 @@ def compare(
     old: dict[str, Any], new: dict[str, Any], name: str, *, only: str | None = None, threshold: float | None = None
 ) -> Compared:
     """Every backend and case that both files have; verdicts corrected for their number."""
-    before, after = comparison.entries(old), comparison.entries(new)
+    before, after = (comparison.by_layer(comparison.entries(document)) for document in (old, new))
     wanted = None if only is None else {part.strip() for part in only.split(",")}
     keys = [k for k in after if k in before and (wanted is None or k[1] in wanted)]
     changes, refused = [], []
     for key in keys:
         why = comparison.differences(before[key], after[key])
         if why:
-            refused.append((*key, "; ".join(why)))
+            refused.append((after[key].case, key[1], "; ".join(why)))
         else:
             changes.append(comparison.change(before[key], after[key], margin=threshold or statistics.MARGIN))
     judged = statistics.judge_table([c.verdict for c in changes])
-    alone = [k for k in [*before, *after] if (k in before) != (k in after) and (wanted is None or k[1] in wanted)]
+    alone = [
+        (entry.case, entry.label)
+        for own, other in ((before, after), (after, before))
+        for key, entry in own.items()
+        if key not in other and (wanted is None or key[1] in wanted)
+    ]
     return Compared(name, [replace(c, verdict=v) for c, v in zip(changes, judged, strict=True)], refused, alone)
 
 

@@ -56,7 +56,19 @@ def ratio_rows(group: Group, caption: str) -> Table | None:
         rows.append(row)
     columns = ("layer, tokens", f"{OURS} [ms]", *(f"vs {peer}" for peer in peers))
     return Table(
-        caption, columns, rows, frozenset(range(1, len(columns))), note=f"{sample_size(group.cells)}. {_LEGEND}"
+        caption, columns, rows, frozenset(range(1, len(columns))),
+        note=f"{sample_size(group.cells)}. {_LEGEND}{detectable(group.cells)}",
+    )  # fmt: skip
+
+
+def detectable(cells: Sequence[Cell]) -> str:
+    """The differences that the run could have seen; "" where no file says."""
+    found = sorted(c.minimum_detectable for _, c in comparisons(cells) if math.isfinite(c.minimum_detectable))
+    if not found:
+        return ""
+    return (
+        f" A difference of {percent(found[len(found) // 2])} would have been seen four times in five in the median "
+        f"comparison ({percent(found[0])} to {percent(found[-1])})."
     )
 
 
