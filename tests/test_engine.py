@@ -86,6 +86,25 @@ def test_all_timed_outputs_were_checked(honest: CaseRun) -> None:
         assert backend.before.rows == 3
 
 
+def test_without_time_peers_are_in_fewer_rounds_beside_everybody_else() -> None:
+    """Ours, its control and the baseline are in all three rounds of each process, the peer in one, on their inputs."""
+    given: dict[str, Any] = {"backends": ("moelab", HONEST, f"{FILE}:Slower"), "baseline": HONEST}
+    (case,), missing = measure("Honest", **given)
+    assert missing == []
+    assert {label: len(b.samples) for label, b in case.backends.items()} == {
+        "moelab": 6, "Honest": 6, "Slower": 2, "moelab#2": 6
+    }  # fmt: skip
+    of = {label: {(s.process, s.round): s for s in b.samples} for label, b in case.backends.items()}
+    for place, sample in of["Slower"].items():
+        beside = [samples[place] for samples in of.values()]
+        assert {s.input for s in beside} == {sample.input}
+        assert sorted(s.position for s in beside) == [0, 1, 2, 3]
+    assert case.backends["Slower"].samples_checked == 2
+    (cell,) = results.analyse([case])
+    assert cell.ratios["Slower"].pairs == 2
+    assert cell.ratios["Slower"].processes == 2
+
+
 def test_four_times_the_work_takes_longer(honest: CaseRun) -> None:
     """The least of six samples: other programs on the machine only add time."""
     least = {label: min(s.seconds for s in b.samples) for label, b in honest.backends.items()}
@@ -211,6 +230,29 @@ def test_an_idle_peer_is_stopped_while_others_are_timed(tmp_path: Path, monkeypa
     assert len(seen) >= 6
     assert set(seen) == {"T"}, "the peer was running while another backend was timed"
     assert len(cases[0].backends["Spins"].samples) == 6
+
+
+def test_an_idle_peer_that_spins_moves_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The peer's thread wants the only CPU all the time. Stopped, it leaves the A/A control at 1 and the times as they
+    are without it; left running (what the second half shows), it takes a good part of every call."""
+    monkeypatch.setattr("moelab.team.python_of", lambda environment: [sys.executable])
+    monkeypatch.setenv("MOELAB_TEST_FOLDER", str(tmp_path))
+
+    def run(*names: str) -> tuple[float, float]:
+        """Median seconds of the first backend; its A/A ratio."""
+        (case,), missing = measure(*names, tokens=(512,), fewest_rounds=6, most_rounds=6)
+        assert missing == []
+        (cell,) = results.analyse([case])
+        assert cell.control is not None
+        return float(np.median([s.seconds for s in case.backends["Honest"].samples])), cell.control.value
+
+    alone, _ = run("Honest")
+    stopped, control = run("Honest", "Spins")
+    monkeypatch.setattr(WorkerProcess, "pause", lambda self: None)
+    running, _ = run("Honest", "Spins")
+    assert running > 1.3 * stopped
+    assert stopped < 1.5 * alone
+    assert 0.75 < control < 1.33
 
 
 # ---- worker processes -----------------------------------------------------------------------------------------------

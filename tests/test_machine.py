@@ -224,10 +224,42 @@ def test_other_programs_and_stolen_time_are_seen(tmp_path: Path) -> None:
 def test_the_time_of_workers_is_no_disturbance(tmp_path: Path) -> None:
     own = "7 (python (x)) S " + " ".join(["0"] * 10) + " {} 0 0 0 " + " ".join(["0"] * 20)
     root = write(tmp_path, {"proc/stat": stat(1000, 1000, 0), "proc/7/stat": own.format(100)})
-    monitor = Monitor(root, {7})
+    monitor = Monitor(root, pids={7})
     monitor.start()
     write(root, {"proc/stat": stat(1050, 1050, 0), "proc/7/stat": own.format(148)})
     assert monitor.stop().words() == []
+
+
+def test_only_the_cpus_of_the_run_count(tmp_path: Path) -> None:
+    """64 CPUs, two of them ours, and on those another program all the time: 3 % of the machine, 100 % of ours."""
+
+    def busy(ticks: int) -> str:
+        lines = [stat(ticks, 6400 - ticks, 0)] + [
+            f"cpu{n} {ticks // 2 if n < 2 else 0} 0 0 {50 if n < 2 else 100} 0 0 0 0 0 0\n" for n in range(64)
+        ]
+        return "".join(lines)
+
+    root = write(tmp_path, {"proc/stat": busy(0)})
+    ours, whole = Monitor(root, [0, 1]), Monitor(root)
+    ours.start()
+    whole.start()
+    write(root, {"proc/stat": busy(200)})
+    assert ours.stop().words() == ["other programs used 100% of the CPU time"]
+    assert whole.stop().words() == []
+
+
+@pytest.mark.parametrize(
+    ("group", "folder"), [("0::/job\n", "sys/fs/cgroup/job"), ("4:cpu,cpuacct:/job\n", "sys/fs/cgroup/cpu/job")]
+)
+def test_pauses_by_the_limit_of_a_container_are_seen(tmp_path: Path, group: str, folder: str) -> None:
+    def counted(times: int) -> str:
+        return f"nr_periods 100\nnr_throttled {times}\nthrottled_usec 5\n"
+
+    root = write(tmp_path, {"proc/stat": stat(0, 0, 0), "proc/self/cgroup": group, f"{folder}/cpu.stat": counted(3)})
+    monitor = Monitor(root)
+    monitor.start()
+    write(root, {"proc/stat": stat(0, 100, 0), f"{folder}/cpu.stat": counted(10)})
+    assert monitor.stop().words() == ["the control group's CPU limit stopped the run 7 times"]
 
 
 def test_disturbances_add_up() -> None:

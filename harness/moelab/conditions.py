@@ -9,6 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
+from moelab.machine import own_cgroups
+
 STEAL_SHARE = 0.01
 OTHERS_SHARE = 0.05
 COMPUTE_DRIFT = 0.05
@@ -17,12 +19,16 @@ BANDWIDTH_DRIFT = 0.20
 
 @dataclass(frozen=True)
 class Disturbance:
-    """CPU ticks during measurements: all, stolen by the hypervisor, used by others; times the CPU throttled."""
+    """CPU ticks during measurements: all, stolen by the hypervisor, used by others.
+
+    `throttles`: times the CPU did because of heat; `pauses`: times that the control group's limit stopped it.
+    """
 
     total: float = 0.0
     stolen: float = 0.0
     others: float = 0.0
     throttles: int = 0
+    pauses: int = 0
 
     def __add__(self, more: Disturbance) -> Disturbance:
         return Disturbance(
@@ -30,6 +36,7 @@ class Disturbance:
             self.stolen + more.stolen,
             self.others + more.others,
             self.throttles + more.throttles,
+            self.pauses + more.pauses,
         )
 
     def words(self) -> list[str]:
@@ -41,6 +48,8 @@ class Disturbance:
             found.append(f"the hypervisor took {self.stolen / self.total:.1%} of the CPU time")
         if self.others / self.total > OTHERS_SHARE:
             found.append(f"other programs used {self.others / self.total:.0%} of the CPU time")
+        if self.pauses:
+            found.append(f"the control group's CPU limit stopped the run {self.pauses} times")
         if self.throttles:
             found.append(f"the CPU throttled {self.throttles} times because of heat")
         return found
@@ -53,13 +62,18 @@ class _Reading:
     stolen: int
     own: float
     throttles: int
+    pauses: int
 
 
 @dataclass
 class Monitor:
-    """Readings before and after a stretch of work; `pids` are the workers, whose time is not a disturbance."""
+    """Readings before and after a stretch of work; `pids` are the workers, whose time is not a disturbance.
+
+    `cpus` are those that the workers are bound to, the only ones that matter; empty: all.
+    """
 
     root: Path = Path("/")
+    cpus: Sequence[int] = ()
     pids: set[int] = field(default_factory=set)
     _start: _Reading | None = None
     _retired: float = 0.0
@@ -84,18 +98,28 @@ class Monitor:
             stolen=after.stolen - before.stolen,
             others=max(0.0, after.busy - before.busy - own),
             throttles=max(0, after.throttles - before.throttles),
+            pauses=max(0, after.pauses - before.pauses),
         )
 
     def _read(self) -> _Reading:
         total = busy = stolen = 0
-        try:
-            fields = [int(v) for v in (self.root / "proc/stat").read_text().splitlines()[0].split()[1:9]]
-            user, nice, system, _idle, _iowait, irq, softirq, stolen = fields
-            total, busy = sum(fields), user + nice + system + irq + softirq
-        except (OSError, ValueError, IndexError):
-            pass
+        for user, nice, system, idle, iowait, irq, softirq, steal in _cpu_times(self.root, self.cpus):
+            working = user + nice + system + irq + softirq
+            busy, stolen, total = busy + working, stolen + steal, total + working + idle + iowait + steal
         own = _ticks_of(self.root, os.getpid()) + sum(_ticks_of(self.root, pid) for pid in self.pids)
-        return _Reading(total, busy, stolen, own, _throttles(self.root))
+        return _Reading(total, busy, stolen, own, _throttles(self.root), _pauses(self.root))
+
+
+def _cpu_times(root: Path, cpus: Sequence[int]) -> list[list[int]]:
+    """The first eight columns of /proc/stat for each of the CPUs, or of the sum over all."""
+    try:
+        lines = [line.split() for line in (root / "proc/stat").read_text().splitlines()]
+        times = {line[0]: [int(v) for v in line[1:9]] for line in lines if line and line[0].startswith("cpu")}
+    except (OSError, ValueError):
+        return []
+    found = [times[f"cpu{n}"] for n in cpus if f"cpu{n}" in times]
+    chosen = found if found and len(found) == len(cpus) else [times["cpu"]] if "cpu" in times else []
+    return [columns for columns in chosen if len(columns) == 8]
 
 
 def _ticks_of(root: Path, pid: int) -> float:
@@ -115,6 +139,18 @@ def _throttles(root: Path) -> int:
             total += int(file.read_text())
         except (OSError, ValueError):
             continue
+    return total
+
+
+def _pauses(root: Path) -> int:
+    """How often the CPU limit of this process's control groups stopped it (version 2 and 1 name it alike)."""
+    total = 0
+    for folder in own_cgroups(root, "cpu"):
+        try:
+            lines = (folder / "cpu.stat").read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in lines if line.startswith("nr_throttled "))
     return total
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,3 +51,13 @@ def contenders_of(plan: Plan, separate_copy: bool) -> dict[str, ContenderState]:
             backend.environment = f"{backend.environment}@{label}"  # type: ignore[misc, assignment]
         contenders[label] = ContenderState(Contender(label, name, backend, original), role)
     return contenders
+
+
+def core_of(contenders: Mapping[str, ContenderState], control: str) -> set[str]:
+    """Labels that are in every round, however little time there is: ours, its A/A control, the baseline.
+
+    Where the control is not of one of the candidates, nobody knows which of them is meant: all are.
+    """
+    candidates = {label for label, c in contenders.items() if c.role == "candidate"}
+    ours = {label for label in candidates if contenders[label].facts.name == control}
+    return (set(contenders) - candidates) | (ours or candidates)

@@ -22,7 +22,7 @@ from moelab import exchange, inputs_on_file, roofline
 from moelab.backend_loading import label_of
 from moelab.checking import RowChecks, compare, take_rows
 from moelab.conditions import Monitor
-from moelab.contenders import contenders_of
+from moelab.contenders import contenders_of, core_of
 from moelab.eviction import eviction_bytes
 from moelab.finishing import finish
 from moelab.inputs_on_file import InputFiles
@@ -73,11 +73,11 @@ class WorkloadRun:
             last_level_bytes=last_level_bytes,
         )
         self.rng = np.random.default_rng([plan.seed, zlib.crc32(workload.encode())])
-        self.monitor = Monitor()
+        self.monitor = Monitor(cpus=self.cpus)
         self.contenders = contenders_of(plan, separate_copy)
         self.separate_copy = separate_copy
         self.runs = {case.id: self._case_run(case) for case in self.cases}
-        self.schedule = Schedule(plan)
+        self.schedule = Schedule(plan, core_of(self.contenders, plan.control))
         self.missing: dict[tuple[str, str | None], Missing] = {}
         self._failures: list[Missing] = []
         self._checks = RowChecks(weights, self.layer)
@@ -96,7 +96,7 @@ class WorkloadRun:
     # ---- the run ----------------------------------------------------------------------------------------------
 
     def run(self, deadline: float) -> tuple[list[CaseRun], list[Missing]]:
-        """Measures until about `deadline` (time.monotonic); never fewer rounds than the plan says."""
+        """Measures until about `deadline` (time.monotonic); says early where the least that it does takes longer."""
         start = time.monotonic()
         roundings = [c.facts.backend.rounding for c in self.contenders.values()]
         self.progress.step(f"{self.workload}: right answers in fp64")
@@ -137,7 +137,9 @@ class WorkloadRun:
                     self.progress.step(f"{self.workload}: process {process + 1}: every backend against the oracle")
                     for case in waiting:
                         self._verify(team, case, process)
-                    self.schedule.verified(process, time.monotonic() - begun, waiting)
+                    late = self.schedule.verified(process, time.monotonic() - begun, waiting)
+                    if process == 0:
+                        self._say_what_it_takes(late)
                     while waiting:
                         self._rounds(team, waiting[0], process)
                         waiting.pop(0)
@@ -149,8 +151,20 @@ class WorkloadRun:
         """Takes a label out of the workload for good; what it measured before is no result either."""
         self.progress.step(f"{self.workload}: {label} failed: {reason}")
         self.contenders[label].failed = reason
+        self.schedule.forget(label)
         for run in self.runs.values():
             run.backends[label].failure = run.backends[label].failure or reason
+
+    def _say_what_it_takes(self, late: float) -> None:
+        thinned = self.schedule.thinned()
+        if thinned:
+            counts = ", ".join(f"{label} {own} of {full}" for label, (own, full) in thinned.items())
+            self.progress.step(f"{self.workload}: samples in each process, so many for the budget: {counts}")
+        if late > 1.0:
+            self.progress.step(
+                f"{self.workload}: needs {late:.0f} s more than its share of the budget of {self.plan.budget:.0f} s: "
+                f"{self.plan.processes} processes and {self.plan.fewest_rounds} rounds are the least that is measured"
+            )
 
     # ---- before the clock -------------------------------------------------------------------------------------
 
@@ -234,6 +248,7 @@ class WorkloadRun:
         self.monitor.start()
         done = 0
         limit = self.schedule.deadline_of(case)
+        turns = self.schedule.turns(case, self._alive(case), self.rng)
         while done < self.schedule.rounds(case) and len(self._alive(case)) > 0:
             if done >= self.plan.fewest_rounds and time.monotonic() > limit:
                 break
@@ -242,18 +257,17 @@ class WorkloadRun:
                 f"round {done + 1}/{self.schedule.rounds(case)}"
             )
             number = self._rounds_done.get((case.id, process), 0)
-            self._round(team, case, process, number)
+            self._round(team, case, process, number, [label for label in self._alive(case) if done in turns[label]])
             self._rounds_done[case.id, process] = number + 1
             done += 1
         self.runs[case.id].disturbance += self.monitor.stop()
         self.progress.step(f"{case.id}: {done} rounds in process {process + 1}" + self._glance(case))
 
-    def _round(self, team: Team, case: Case, process: int, number: int) -> None:
-        """One sample of every backend on the same new inputs, in random order."""
+    def _round(self, team: Team, case: Case, process: int, number: int, labels: Sequence[str]) -> None:
+        """One sample of each of the backends on the same new inputs, in random order."""
         calls = self._calls(case)
         first = self._next_index[case.id]
         self._next_index[case.id] += calls
-        labels = self._alive(case)
         files = inputs_on_file.write(case, first, calls, self.folder, untimed=True)
         chosen = int(self.rng.integers(calls))
         rows = self.rng.choice(case.tokens, min(self.plan.rows, case.tokens), replace=False)

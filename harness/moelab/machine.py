@@ -151,7 +151,7 @@ def frequency(root: Path = Path("/")) -> Json:
 
 def cgroup_cpu_limit(root: Path = Path("/")) -> float | None:
     """CPUs that the control group grants (version 2, then 1); None without a limit."""
-    for folder in _own_cgroups(root, "cpu"):
+    for folder in own_cgroups(root, "cpu"):
         text = _text(folder / "cpu.max")
         if text and not text.startswith("max"):
             quota, period = text.split()
@@ -165,7 +165,7 @@ def cgroup_cpu_limit(root: Path = Path("/")) -> float | None:
 def cgroup_memory_limit(root: Path = Path("/")) -> int | None:
     """Bytes that the control group grants; None without a limit."""
     limits = []
-    for folder in _own_cgroups(root, "memory"):
+    for folder in own_cgroups(root, "memory"):
         for name in ("memory.max", "memory.limit_in_bytes"):
             value = _int(folder / name)
             if value is not None and 0 < value < 1 << 60:  # version 1 writes a huge number for "none"
@@ -173,7 +173,7 @@ def cgroup_memory_limit(root: Path = Path("/")) -> int | None:
     return min(limits, default=None)
 
 
-def _own_cgroups(root: Path, controller: str) -> list[Path]:
+def own_cgroups(root: Path, controller: str) -> list[Path]:
     """Folders of this process's group and its parents for a controller, innermost first."""
     folders = []
     for line in (_text(root / "proc/self/cgroup") or "").splitlines():

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import time
+from collections.abc import Sequence
 from typing import Any
 
 from moelab import expect, machine
 from moelab.advice import advice
+from moelab.conditions import Monitor, drift
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,14 +27,32 @@ def run(arguments: argparse.Namespace) -> int:
     except ValueError as error:
         print(f"moelab machine: {error}", file=sys.stderr)
         return 2
-    print(json.dumps(facts, indent=1) if arguments.json else describe(facts))
+    print(json.dumps(facts, indent=1) if arguments.json else describe(facts, watch()))
     for text in unmet:
         print(f"not as expected: {text}", file=sys.stderr)
     return 1 if unmet else 0
 
 
-def describe(facts: dict[str, Any]) -> str:
-    """Facts as lines, then advice, most effective first."""
+def watch(seconds: float = 1.5) -> list[str]:
+    """What disturbs the machine now, in words: other programs, the hypervisor, heat; and drift, where kernels are."""
+    try:
+        import moelab_kernels as mk  # the harness also works without our kernels
+    except ImportError:
+        mk = None
+    monitor = Monitor(cpus=sorted(os.sched_getaffinity(0)))
+    end = time.monotonic() + seconds
+    monitor.start()
+    rates: list[tuple[float, float]] = []
+    while time.monotonic() < end:
+        if mk is None:
+            time.sleep(0.1)
+        else:
+            rates.append((mk.peak("bf16", seconds=0.02), mk.peak("read", seconds=0.02)))
+    return monitor.stop().words() + drift([bf16 for bf16, _ in rates], [read for _, read in rates])
+
+
+def describe(facts: dict[str, Any], conditions: Sequence[str] = ()) -> str:
+    """Facts as lines, then what disturbs it now, then advice, most effective first."""
     cpu, cpus, memory, frequency = (facts[key] for key in ("cpu", "cpus", "memory", "frequency"))
     group = facts["cgroup"]
     caches = ", ".join(f"L{c['level']} {c['kind'].lower()} {_bytes(c['bytes'])}" for c in facts["caches"]) or "unknown"
@@ -53,6 +75,7 @@ def describe(facts: dict[str, Any]) -> str:
         ("emulated", _yes(facts["emulated"])),
     ]
     lines = [f"{name:<12} {value}" for name, value in rows]
+    lines += [f"{'now' if i == 0 else '':<12} {text}" for i, text in enumerate(conditions)]
     found = advice(facts)
     lines.append("")
     lines += [f"{i}. {text}" for i, text in enumerate(found, 1)] or ["Nothing stands out: a good instrument."]

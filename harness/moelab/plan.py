@@ -18,7 +18,10 @@ BASELINE = "torch_loop"
 
 @dataclass(frozen=True)
 class Plan:
-    """A run. `budget` is in seconds for everything but set-up and report; rounds adapt to it, within their limits."""
+    """A run. `budget` is in seconds for everything but set-up and report; rounds adapt to it, within their limits.
+
+    Where it is short, peers are in fewer rounds than ours and the baseline, down to one in each process.
+    """
 
     workloads: tuple[str, ...] = WORKLOADS
     tokens: tuple[int, ...] = TOKENS
