@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from moelab import advice, checkpoint, expect, machine, options, provenance, results, statistics
+from moelab import advice, checkpoint, expect, machine, options, provenance, redaction, results, statistics
 from moelab.backend_loading import label_of
 from moelab.measurement import BackendRun, CaseRun, Missing
 from moelab.plan import Plan
@@ -73,6 +73,7 @@ class Bench:
         runs = [cell.run for cell in cells]
         environments = [b.environment for run in runs for b in run.backends.values() if b.name == "moelab"]
         conditions = [f"{run.case.id}: {text}" for run in runs for text in run.conditions]
+        conditions += self._budget_in_words(runs)
         if self._resumed:
             conditions.append(f"the run was interrupted; measured before that: {', '.join(self._resumed)}")
         return results.moelab_block(
@@ -85,6 +86,29 @@ class Bench:
             conditions=conditions,
             advice=advice.advice(self.facts),
         )
+
+    def _budget_in_words(self, runs: list[CaseRun]) -> list[str]:
+        """Backends that were in fewer rounds than others, and a budget that was not enough."""
+        samples: dict[str, int] = {}
+        rounds: dict[str, int] = {}
+        for run in runs:
+            most = max((len(b.samples) for b in run.backends.values()), default=0)
+            for label, backend in run.backends.items():
+                if backend.failure is None:
+                    samples[label] = samples.get(label, 0) + len(backend.samples)
+                    rounds[label] = rounds.get(label, 0) + most
+        words = [
+            f"{label}: timed in {samples[label]} of {full} rounds, for the budget"
+            for label, full in rounds.items()
+            if samples[label] < full
+        ]
+        seconds = time.monotonic() - self._clock
+        if seconds > 1.1 * self.plan.budget > 0:
+            words.append(
+                f"the run took {seconds:.0f} s for a budget of {self.plan.budget:.0f} s: "
+                f"{self.plan.processes} processes with {self.plan.fewest_rounds} rounds are the least that is measured"
+            )
+        return words
 
     def _run_json(self) -> Json:
         return {
@@ -183,6 +207,13 @@ def pytest_benchmark_update_machine_info(config: pytest.Config, machine_info: Js
     machine_info["moelab"] = config.stash[BENCH].facts
 
 
+def pytest_benchmark_update_commit_info(commit_info: Json) -> None:
+    """Where the revision was fetched from may hold a password, and a branch a name; neither tells what was measured."""
+    for key in ("branch", "error"):
+        commit_info.pop(key, None)
+    commit_info["project"] = "moelab"
+
+
 def pytest_benchmark_update_json(config: pytest.Config, benchmarks: list[Any], output_json: Json) -> None:
     """Verdicts are corrected for the number of cells, so they are known only when all of them are through."""
     bench = config.stash[BENCH]
@@ -195,3 +226,5 @@ def pytest_benchmark_update_json(config: pytest.Config, benchmarks: list[Any], o
     for entry in output_json["benchmarks"]:
         entry["extra_info"] = infos[entry["group"], entry["extra_info"]["backend"]["label"]]
     output_json["moelab"] = bench.block(cells)
+    cleaner = redaction.redactor(provenance.repository())
+    output_json.update({key: cleaner.clean(value) for key, value in output_json.items()})
