@@ -20,34 +20,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILDS = ROOT / "build" / "ab"
-BACKENDS = '''"""Written by ci/ab.py: the kernels of two revisions as two backends, each in a process of its own."""
-
-import os
-
-from moelab.backends.moelab_backend import Moelab
-
-
-class _Revision(Moelab):
-    site: str
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.name = type(self).__name__
-
-    def process_settings(self, threads: int) -> dict[str, str]:
-        path = os.environ.get("PYTHONPATH", "")
-        return {{**super().process_settings(threads), "PYTHONPATH": os.pathsep.join([self.site, {harness!r}, path])}}
-
-
-class base(_Revision):
-    environment = "ab-base"
-    site = {base!r}
-
-
-class head(_Revision):
-    environment = "ab-head"
-    site = {head!r}
-'''
 
 
 class AbError(RuntimeError):
@@ -95,10 +67,15 @@ def build(source: Path, commit: str, folder: Path) -> Path:
 
 
 def verdicts(result: Path) -> list[str]:
-    """Verdicts of the head against the base, one per case."""
-    document = json.loads(result.read_text())
-    found = (entry["extra_info"]["verdict"] for entry in document["benchmarks"])
-    return [str(verdict["table"]) for verdict in found if verdict]
+    """Verdicts of the work tree against the base, one per case."""
+    infos = [entry["extra_info"] for entry in json.loads(result.read_text())["benchmarks"]]
+    return [str(i["verdict"]["table"]) for i in infos if i["backend"]["label"] == "moelab" and i["verdict"]]
+
+
+def as_expected(expected: list[str]) -> bool:
+    """Whether this is the machine that `--expect` asks for: to be known before anything is built."""
+    command = [sys.executable, "-m", "moelab", "machine", "--json", *(f"--expect={text}" for text in expected)]
+    return not expected or subprocess.run(command, check=False, stdout=subprocess.DEVNULL).returncode == 0
 
 
 def main() -> int:
@@ -106,9 +83,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("base", metavar="BASE")
     parser.add_argument("--out", type=Path, default=BUILDS / "result", metavar="FOLDER")
+    parser.add_argument("--expect", metavar="KEY=VALUE,…")
     options, bench = parser.parse_known_args()
     if any(re.match(r"--(backend|baseline)(=|$)", word) for word in bench):
         parser.error("--backend and --baseline are the two revisions here")
+    expected = [options.expect] if options.expect else []
+    if not as_expected(expected):
+        return 2
     try:
         commit = resolve(options.base)
         print(f"ab: building {commit[:12]} and the work tree", flush=True)
@@ -118,12 +99,10 @@ def main() -> int:
     except AbError as error:
         print(f"ab: {error}", file=sys.stderr)
         return 2
-    file = BUILDS / "revisions.py"
-    file.write_text(BACKENDS.format(base=str(base), head=str(head), harness=str(ROOT / "harness")))
-    name = os.path.relpath(file)
-    command = [sys.executable, "-m", "moelab", "bench", "--backend", f"{name}:base,{name}:head",
-               "--baseline", f"{name}:base", "--out", str(options.out), *bench]  # fmt: skip
-    status = subprocess.run(command, check=False, env={**os.environ, "MOELAB_AB": "1"}).returncode
+    other = f"moelab@{commit[:12]}={base}"
+    command = [sys.executable, "-m", "moelab", "bench", "--backend", f"moelab,{other}", "--baseline", other,
+               "--out", str(options.out), *(f"--expect={text}" for text in expected), *bench]  # fmt: skip
+    status = subprocess.run(command, check=False, env=environment(head)).returncode
     result = options.out / "result.json"
     if status or not result.exists():
         return 2
@@ -131,6 +110,12 @@ def main() -> int:
     counts = ", ".join(f"{found.count(word)} {word}" for word in sorted(set(found)))
     print(f"ab: the work tree against {commit[:12]}: {counts or 'nothing measured'}")
     return 1 if "slower" in found else 0 if found else 2
+
+
+def environment(head: Path) -> dict[str, str]:
+    """For the bench: `moelab` is the build of the work tree, its harness the work tree's."""
+    path = os.pathsep.join([str(head), str(ROOT / "harness"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONPATH": path, "MOELAB_LIBRARY": ""}
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,18 +53,24 @@ def test_what_is_no_revision_is_refused_by_name(repository: Path, revision: str)
         ab.resolve(revision)
 
 
-def test_both_sides_load_as_backends_of_their_own_process(tmp_path: Path):
-    file = tmp_path / "revisions.py"
-    file.write_text(script().BACKENDS.format(base="/b/site", head="/h/site", harness="/harness"))
-    base, head = load(f"{file}:base"), load(f"{file}:head")
-    assert {base.environment, head.environment} == {"ab-base", "ab-head"}
-    assert base.process_settings(1)["PYTHONPATH"].startswith("/b/site:/harness")
-    assert head.process_settings(1)["PYTHONPATH"].startswith("/h/site:/harness")
-    assert (base.name, head.name) == ("base", "head")
+def test_both_sides_are_processes_with_a_build_of_their_own(tmp_path: Path):
+    base, head = (tmp_path / name for name in ("base", "head"))
+    (base / "moelab_kernels").mkdir(parents=True)
+    other = load(f"moelab@abc={base}")
+    assert other.name == "moelab@abc"
+    assert other.environment != load("moelab").environment
+    assert other.process_settings(1)["PYTHONPATH"].startswith(f"{base}:")
+    assert script().environment(head)["PYTHONPATH"].startswith(f"{head}:{ROOT}/harness")
 
 
 def test_a_case_that_is_slower_closes_the_gate_and_an_undecided_one_does_not(tmp_path: Path):
-    entries = [{"extra_info": {"verdict": v}} for v in (None, {"table": "undecided"}, {"table": "slower"})]
+    entries = [
+        {"extra_info": {"verdict": verdict, "backend": {"label": label}}}
+        for label, verdict in (
+            ("moelab@abc", None), ("moelab#2", None),
+            ("moelab", {"table": "undecided"}), ("moelab", {"table": "slower"}),
+        )
+    ]  # fmt: skip
     path = tmp_path / "result.json"
     path.write_text(json.dumps({"benchmarks": entries}))
     assert script().verdicts(path) == ["undecided", "slower"]
@@ -74,3 +81,12 @@ def test_the_backends_of_an_ab_run_cannot_be_chosen():
     done = subprocess.run(program, cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 2
     assert "--backend and --baseline are the two revisions here" in done.stderr
+
+
+def test_another_machine_than_expected_is_refused_before_anything_is_built():
+    program = [sys.executable, "ci/ab.py", "HEAD", "--expect", "cpu=pentium-60"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT / "harness")}
+    done = subprocess.run(program, cwd=ROOT, check=False, capture_output=True, text=True, env=env)
+    assert done.returncode == 2
+    assert "not as expected: cpu=pentium-60" in done.stderr
+    assert "building" not in done.stdout

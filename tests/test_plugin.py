@@ -139,6 +139,42 @@ def test_a_wrong_result_fails_the_run_and_is_no_measurement(tmp_path: Path) -> N
     assert {(m["backend"], m["kind"]) for m in written["moelab"]["missing"]} == {("SkipsExperts", "failed")}
 
 
+def test_a_result_above_its_roof_fails_the_run_and_is_in_no_summary(tmp_path: Path) -> None:
+    """Slower beside probes that say it cannot be that fast."""
+    (tmp_path / "roof.py").write_text(
+        f"""
+import importlib.util
+from dataclasses import replace
+from moelab import roofline
+
+spec = importlib.util.spec_from_file_location("backends_for_roof", {str(BACKENDS)!r})
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+measured = roofline.roof
+
+def roof(run, setting):
+    if run.label == "Impossible":
+        run = replace(run, samples=[replace(s, probe_read=1e3, probe_bf16=1e3) for s in run.samples])
+    return measured(run, replace(setting, last_level_bytes=0))
+
+roofline.roof = roof
+
+class Impossible(module.Slower):
+    name = "Impossible"
+"""
+    )
+    names = f"{BACKENDS}:Honest,{BACKENDS}:Slower,{tmp_path}/roof.py:Impossible"
+    done = bench(tmp_path, "Honest", extra=("--backend", names, "--tokens", "2"))
+    assert done.returncode == 1
+    assert "BROKEN Impossible tiny/t2/uniform/1T: " in done.stdout
+    written = json.loads((tmp_path / "result.json").read_text())
+    assert [(b["backend"], b["case"]) for b in written["moelab"]["broken"]] == [("Impossible", "tiny/t2/uniform/1T")]
+    verdicts = {e["extra_info"]["backend"]["label"]: e["extra_info"]["verdict"] for e in written["benchmarks"]}
+    assert verdicts["Impossible"]["table"] == "broken"
+    assert verdicts["Slower"]["table"] != "broken"
+    assert {m["backend"] for m in written["moelab"]["geomeans"]} == {"Slower"}
+
+
 def test_a_terminated_run_leaves_no_process_and_no_weights(tmp_path: Path) -> None:
     names = f"{BACKENDS}:Honest"
     command = [sys.executable, "-m", "moelab", "bench", "--workload", "tiny", "--threads", "1", "--backend", names]
@@ -197,7 +233,10 @@ def test_being_slow_never_fails_a_run(document: dict[str, Any], run: Any) -> Non
     ],
 )
 def test_wrong_options_stop_before_anything_runs(tmp_path: Path, extra: tuple[str, ...], complaint: str) -> None:
+    begun = time.monotonic()
     done = bench(tmp_path, "Honest", extra=extra)
+    assert "packing" not in done.stderr
+    assert time.monotonic() - begun < 60
     assert done.returncode == 2
     assert complaint in done.stderr
     assert not (tmp_path / "result.json").exists()

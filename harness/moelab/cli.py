@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from moelab import ab_command, bench_command, compare_command, history_command, machine_command, reproduce_command
+from moelab import bench_command, compare_command, history_command, machine_command, reproduce_command
 from moelab.text_table import table
 
 
@@ -37,10 +37,6 @@ def parser() -> argparse.ArgumentParser:
     reproduce = commands.add_parser("reproduce", help="run a result's command again and say whether it agrees")
     reproduce_command.add_arguments(reproduce)
     reproduce.set_defaults(run=reproduce_command.run)
-
-    ab = commands.add_parser("ab", help="another revision of the kernels against this one, interleaved")
-    ab_command.add_arguments(ab)
-    ab.set_defaults(run=ab_command.run)
 
     history = commands.add_parser("history", help="how speeds moved over committed results, and where they jumped")
     history_command.add_arguments(history)

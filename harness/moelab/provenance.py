@@ -46,16 +46,11 @@ def build_info() -> Json:
 
 
 def library(environments: list[Json]) -> Json:
-    """What was built, and the SHA-256 of the library that the workers had loaded.
-
-    A run that measures two builds on purpose (ci/ab.py sets MOELAB_AB) has no one library: each entry names its own.
-    """
+    """What was built, and the SHA-256 of the library that the workers of `moelab` had loaded."""
     info = build_info()
     loaded = {
         str(lib["sha256"]) for e in environments if isinstance(lib := e.get("library"), dict) and lib.get("sha256")
     }
-    if len(loaded) > 1 and os.environ.get("MOELAB_AB"):
-        return {**info, "version": _text(info.get("version")), "build_id": None}
     if len(loaded) > 1:
         raise RuntimeError(f"workers loaded different builds of libmoelab: {', '.join(sorted(loaded))}")
     return {**info, "version": _text(info.get("version")), "build_id": next(iter(loaded), None)}

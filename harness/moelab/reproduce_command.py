@@ -80,7 +80,7 @@ def _run_again(old: Json, arguments: argparse.Namespace) -> Path:
 
 
 def _bench_arguments(command: list[str]) -> list[str]:
-    """Options of `bench` in a recorded command, without where the result went."""
+    """Options of `bench` in a recorded command, without where the result went and which machine it was meant for."""
     if "ab" in command[:4]:
         raise ValueError(f"the result compares two revisions; repeat it with: {' '.join(command)}")
     if "--" in command:
@@ -89,7 +89,8 @@ def _bench_arguments(command: list[str]) -> list[str]:
         options = command[command.index("bench") + 1 :]
     else:
         raise ValueError(f"the result's command is not a bench command: {' '.join(command)}")
-    return [o for i, o in enumerate(options) if o != "--out" and (i == 0 or options[i - 1] != "--out")]
+    left = ("--out", "--expect")
+    return [o for i, o in enumerate(options) if o not in left and (i == 0 or options[i - 1] not in left)]
 
 
 def agreement(old: Json, new: Json) -> tuple[list[list[str]], str]:
