@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
 
-from moelab import cpus, expect, machine
+from moelab import cpus, expect, machine, machine_command
 from moelab.advice import advice
 from moelab.conditions import Disturbance, Monitor, drift
 from moelab.cpu_facts import is_qemu_core, read_cpu
@@ -183,6 +185,80 @@ def test_one_thread_per_core_no_more_than_the_container_grants(tmp_path: Path, m
         cpus.bound_cpus(5, root)
     write(root, {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/cpu.max": "100000 100000"})
     assert cpus.default_threads(root) == 1
+
+
+def arm_container(root: Path) -> Path:
+    """A Neoverse-N2 virtual machine, and in it a container that is granted 1.5 of its 4 CPUs and 8 of its 16 GiB."""
+    cpu = "sys/devices/system/cpu"
+    files = {
+        "proc/cpuinfo": "\n".join(ARM.replace("processor\t: 0", f"processor\t: {n}") for n in range(4)),
+        "proc/stat": "cpu  1000 0 0 8000 0 0 0 1000 0 0\n",
+        "proc/meminfo": "MemTotal: 16777216 kB\nMemAvailable: 12582912 kB\nSwapTotal: 0 kB\n",
+        "proc/self/cgroup": "0::/\n",
+        "proc/1/cgroup": "0::/\n",
+        "sys/fs/cgroup/cpu.max": "150000 100000\n",
+        "sys/fs/cgroup/memory.max": str(8 << 30),
+        ".dockerenv": "",
+        "sys/class/dmi/id/sys_vendor": "Amazon EC2\n",
+        "sys/class/dmi/id/product_name": "m8g.xlarge\n",
+        "sys/kernel/mm/transparent_hugepage/enabled": "always madvise [never]\n",
+        f"{cpu}/smt/active": "0\n",
+        f"{cpu}/vulnerabilities/spectre_v2": "Mitigation: CSV2, BHB\n",
+        "etc/os-release": 'PRETTY_NAME="Ubuntu 24.04.1 LTS"\n',
+    }
+    for n in range(4):
+        files[f"{cpu}/cpu{n}/regs/identification/midr_el1"] = "0x00000000410fd490\n"
+        files[f"{cpu}/cpu{n}/topology/physical_package_id"] = "0\n"
+        files[f"{cpu}/cpu{n}/topology/thread_siblings_list"] = f"{n}\n"
+        for index, (level, kind, size) in enumerate(
+            [(1, "Data", "64K"), (2, "Unified", "1024K"), (3, "Unified", "32M")]
+        ):
+            cache = f"{cpu}/cpu{n}/cache/index{index}"
+            shared = "0-3" if level == 3 else str(n)
+            files |= {f"{cache}/level": str(level), f"{cache}/type": kind, f"{cache}/size": size,
+                      f"{cache}/shared_cpu_list": shared}  # fmt: skip
+    return write(root, files)
+
+
+def test_an_arm_machine_in_a_container_is_described_with_what_to_improve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MOELAB_EMULATED", raising=False)
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(os, "getloadavg", lambda: (0.1, 0.1, 0.1))
+    facts: Any = machine.gather(arm_container(tmp_path))
+    jsonschema.validate(facts, {**SCHEMA["$defs"]["machine"], "$defs": SCHEMA["$defs"]})
+    text = machine_command.describe(facts, ["the hypervisor took 10.0% of the CPU time"])
+    rows = {line.partition(" ")[0]: " ".join(line.split()[1:]) for line in text.splitlines() if line[:1].isalpha()}
+    assert rows["CPU"] == "Arm Neoverse-N2 r0p0 (MIDR 0x410fd490)"
+    assert rows["features"] == "asimd, bf16, i8mm, sve"
+    assert rows["CPUs"] == "4 allowed on 4 cores, 1 sockets, 1 NUMA nodes, SMT no"
+    assert rows["caches"] == "L1 data 64 KiB, L2 unified 1 MiB, L3 unified 32 MiB"
+    assert rows["memory"] == "8 GiB of 16 GiB free, huge pages never"
+    assert rows["limits"] == "CPUs 1.5, memory 8 GiB"
+    assert rows["runs"] == "in Amazon EC2 m8g.xlarge, docker"
+    assert rows["stolen"] == "time 10.00% since boot"
+    assert rows["emulated"] == "no"
+    assert rows["now"] == "the hypervisor took 10.0% of the CPU time"
+    advised = [line[3:30] for line in text.splitlines() if line[:1].isdigit()]
+    assert advised == ["The control group grants 1.", "The hypervisor takes 10.0% ", "Transparent huge pages are "]
+
+
+def test_a_moment_of_watching_sees_a_program_that_runs_beside() -> None:
+    """And nothing of itself. The neighbour shares one CPU with the watcher, so each has about half."""
+    program = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nprint(flush=True)\nwhile True: pass"
+    allowed = os.sched_getaffinity(0)
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as neighbour:
+        assert neighbour.stdout is not None
+        neighbour.stdout.readline()
+        os.sched_setaffinity(0, {min(allowed)})
+        try:
+            found = machine_command.watch(1.0)
+        finally:
+            os.sched_setaffinity(0, allowed)
+            neighbour.kill()
+    assert any("other programs used" in text for text in found), found
 
 
 # ---- contract -------------------------------------------------------------------------------------------------------
