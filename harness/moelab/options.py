@@ -53,7 +53,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "quick": {"action": "store_true", "help": "within three minutes: tokens 1, 16, 256, and fewer cells decided"},
     "seed": {"type": int, "metavar": "N", "help": "of weights, inputs, routing and order; default 0"},
     "processes": {"type": int, "metavar": "N", "help": "how often everything is set up anew"},
-    "budget": {"type": float, "metavar": "SECONDS", "help": "time for all measurements; rounds adapt to it"},
+    "budget": {
+        "type": float,
+        "metavar": "SECONDS",
+        "help": "time for all measurements; rounds adapt to it, those of slow peers first",
+    },
     "profile": {
         "action": "store_true",
         "help": "also split the calls of ours into route, pack, gemm1, gemm2, combine and wait, for the report",
