@@ -13,23 +13,25 @@ import argparse
 import contextlib
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import docker
-
 sys.path.insert(0, str(Path(__file__).resolve().parent))  # PYTHONSAFEPATH hides this folder
 import images_base
 import images_build
 import images_engine
+import images_lock
 import images_runs as runs
 from images_build import Offline
 from images_engine import Engine, NoEngineError
 
 PLATFORMS = ("linux/amd64", "linux/arm64")
+NATIVE = "linux/amd64"
 TARGETS = ("lab", "test")
 QUICK_CASE = ("--workload", "tiny", "--tokens", "1,16", "--backend", "moelab,torch_loop", "--budget", "20")
 # Python tests of the kernels and of the oracle, which need nothing but the installed packages.
@@ -70,12 +72,18 @@ def engine_for(home: Path, clock: Clock) -> Iterator[tuple[Engine, bool]]:
 
 
 def wheels_folder(scratch: Path) -> Path:
-    """A folder with the wheels of pip's own find-links, for what the package index lacks (torch's CPU build)."""
+    """A folder with torch's CPU build, if pip as it is configured here finds one; else empty.
+
+    The package index lacks it, and torch's own index, where the build takes it from otherwise, may be out of reach.
+    """
     target = scratch / "wheels"
     target.mkdir()
-    for folder in os.environ.get("PIP_FIND_LINKS", "").split():
-        for wheel in Path(folder).glob("torch-*.whl") if Path(folder).is_dir() else ():
-            shutil.copy2(wheel, target)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "download", "--quiet", "--no-input", "--timeout", "15", "--retries", "1",
+         "--no-deps", "--only-binary", ":all:", "--python-version", images_lock.PYTHON,
+         "--platform", "manylinux_2_28_x86_64", "--dest", str(target), images_lock.TORCH["amd64"]],
+        check=False, capture_output=True,
+    )  # fmt: skip
     return target
 
 
@@ -93,6 +101,8 @@ def build(engine: Engine, offline: Offline | None, scratch: Path, clock: Clock, 
     log = scratch / "bake.log"
     with clock.step(f"build {', '.join(TARGETS)} for {', '.join(PLATFORMS)}"):
         digests = images_build.bake(engine, TARGETS, PLATFORMS, offline, log=log)
+    with clock.step(f"build ab for {NATIVE}"):  # the other takes a minute more under emulation and shows no more
+        digests |= images_build.bake(engine, ("ab",), (NATIVE,), offline, log=log)
     store = None if engine.home is None else images_build.Store(engine.home / "exec" / "containerd" / "containerd.sock")
     if store is not None:
         for target, digest in digests.items():
@@ -113,16 +123,29 @@ def build(engine: Engine, offline: Offline | None, scratch: Path, clock: Clock, 
     return digests
 
 
+def clone_for_container(folder: Path) -> str:
+    """A clone of this repository's HEAD, and the user (`uid:gid`) that it belongs to: never root."""
+    subprocess.run(["git", "clone", "--quiet", str(images_build.ROOT), str(folder)], check=True)
+    uid, gid = (os.geteuid(), os.getegid()) if os.geteuid() else (10001, 10001)
+    if os.geteuid() == 0:
+        subprocess.run(["chown", "-R", f"{uid}:{gid}", str(folder)], check=True)
+    return f"{uid}:{gid}"
+
+
 def run_all(engine: Engine, digests: dict[str, str], scratch: Path) -> runs.Runner:
     """Runs both architectures."""
+    import docker  # only the session `images` has it
+
     runner = runs.Runner(docker.DockerClient(base_url=engine.url, timeout=900))
     lab, test = "moelab:lab", "moelab:test"
     runs.self_check(runner, lab, "linux/amd64")
     runs.lean(runner, lab, "linux/amd64")
+    runs.limits(runner, lab)
     runs.cpp_tests(runner, test, "linux/amd64", None, ["--timeout", "300"])
     files = [p for pattern in NATIVE_TESTS for p in sorted((images_build.ROOT / "tests").glob(pattern))]
     runs.python_tests(runner, test, "linux/amd64", None, [f"tests/{p.name}" for p in files])
     runs.quick_bench(runner, lab, digests["lab"], scratch / "results", QUICK_CASE)
+    runs.with_compilers(runner, "moelab:ab", scratch, clone_for_container(scratch / "src"))
     runs.refuses_to_time(runner, lab)
     for core in runs.CORES:
         runs.self_check(runner, lab, "linux/arm64", core)
@@ -167,4 +190,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the engine is stopped and its traces removed
     sys.exit(main())

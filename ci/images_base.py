@@ -36,7 +36,7 @@ def command(architecture: str, listing: Path, target: Path) -> list[str]:
     ]  # fmt: skip
 
 
-def make(folder: Path, epoch: int, niceness: int = 10) -> None:
+def make(folder: Path, epoch: int) -> None:
     """Writes base-amd64.tar and base-arm64.tar; both at once, since each mostly waits. Unpacked in memory."""
     folder.mkdir(parents=True, exist_ok=True)
     memory = Path("/dev/shm")  # noqa: S108 - the folder made in it has a random name
@@ -47,7 +47,7 @@ def make(folder: Path, epoch: int, niceness: int = 10) -> None:
         env = {**os.environ, "TMPDIR": scratch, "SOURCE_DATE_EPOCH": str(epoch)}
         running = {}
         for architecture in ARCHITECTURES:
-            line = ["nice", "-n", str(niceness), *command(architecture, listing, folder / f"base-{architecture}.tar")]
+            line = command(architecture, listing, folder / f"base-{architecture}.tar")
             running[architecture] = subprocess.Popen(line, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         for architecture, process in running.items():
             output = process.communicate()[0].decode(errors="replace")

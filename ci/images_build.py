@@ -82,8 +82,9 @@ def bake(
     with tempfile.TemporaryDirectory() as folder, log.open("ab") as out:
         metadata = Path(folder) / "metadata.json"
         words = arguments(targets, platforms, offline=offline is not None, again=again, metadata=metadata)
-        command = ["nice", "-n", "5", engine.docker, *words]
-        status = subprocess.run(command, cwd=ROOT, env=env, stdout=out, stderr=out, check=False).returncode
+        status = subprocess.run(
+            [engine.docker, *words], cwd=ROOT, env=env, stdout=out, stderr=out, check=False
+        ).returncode
         if status:
             tail = log.read_text(errors="replace").splitlines()[-40:]
             raise RuntimeError("docker buildx bake failed:\n" + "\n".join(tail))

@@ -28,6 +28,7 @@ BINFMT = Path("/proc/sys/fs/binfmt_misc")
 # ELF header of an AArch64 program; F: the kernel opens the emulator now, so that containers need not hold it.
 MAGIC = r":qemu-aarch64:M::\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00"
 MASK = r":\xff\xff\xff\xff\xff\xff\xff\x00\xff\xff\xff\xff\xff\xff\xff\xff\xfe\xff\xff\xff"
+BRIDGE = Path("/sys/class/net/docker0")  # an engine's network
 EMULATOR = Path("/usr/bin/qemu-aarch64-static")
 
 
@@ -71,6 +72,7 @@ def install() -> None:
     if not SOURCES.exists():
         raise NoEngineError(f"no Docker engine runs here, and {SOURCES} is missing: start an engine")
     with tempfile.TemporaryDirectory(prefix="moelab-apt-") as folder:
+        Path(folder).chmod(0o755)  # apt downloads as a user of its own
         parts = Path(folder) / "parts"
         shutil.copytree("/etc/apt/sources.list.d", parts)
         (parts / "moelab-next.sources").write_text(next_source(SOURCES.read_text()))
@@ -122,15 +124,19 @@ def emulation() -> Iterator[None]:
 
 
 def running() -> Engine | None:
-    """The engine that the environment names or that listens at the usual place, if its client has buildx."""
+    """The engine that the environment names or that listens at the usual place.
+
+    NoEngineError where its client has no buildx: a second engine beside it would take its network down.
+    """
     docker = shutil.which("docker")
     if docker is None:
         return None
     done = subprocess.run([docker, "info", "--format", "{{json .}}"], capture_output=True, text=True, check=False)
-    if done.returncode or subprocess.run([docker, "buildx", "version"], capture_output=True, check=False).returncode:
+    if done.returncode:
         return None
-    info = json.loads(done.stdout)
-    store = str(info.get("DriverStatus"))
+    if subprocess.run([docker, "buildx", "version"], capture_output=True, check=False).returncode:
+        raise NoEngineError(f"a Docker engine runs here, but its client {docker} has no buildx: install docker-buildx")
+    store = str(json.loads(done.stdout).get("DriverStatus"))
     return Engine(docker, os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock"), "containerd" in store)
 
 
@@ -141,6 +147,12 @@ def started(home: Path) -> Iterator[Engine]:
     dockerd = shutil.which("dockerd")
     if docker is None or dockerd is None:
         raise NoEngineError("no Docker engine runs here and dockerd is not installed")
+    others = _processes("dockerd")
+    if others:
+        raise NoEngineError(
+            f"a dockerd runs here (process {others[0]}) that does not answer: set DOCKER_HOST to it, or stop it; "
+            "two would take each other's network down"
+        )
     home.mkdir(parents=True, exist_ok=True)
     config = home / "daemon.json"
     config.write_text(
@@ -157,11 +169,13 @@ def started(home: Path) -> Iterator[Engine]:
         )
     )
     forwarding = Path("/proc/sys/net/ipv4/ip_forward").read_text()
-    rules = _firewall()
+    rules, bridge = _firewall(), BRIDGE.exists()
     with (home / "dockerd.log").open("wb") as log:
         process = subprocess.Popen(
-            [dockerd, "--config-file", str(config)], stdout=log, stderr=log, start_new_session=True
-        )
+            # Ends also when this process is killed.
+            ["setpriv", "--pdeathsig", "TERM", dockerd, "--config-file", str(config)],
+            stdout=log, stderr=log, start_new_session=True,
+        )  # fmt: skip
     engine = Engine(docker, f"unix://{home}/docker.sock", multi=True, home=home)
     try:
         _wait_for(engine, process, home / "dockerd.log")
@@ -170,7 +184,19 @@ def started(home: Path) -> Iterator[Engine]:
         _stop(process)
         _restore_firewall(rules)
         Path("/proc/sys/net/ipv4/ip_forward").write_text(forwarding)
+        if not bridge:
+            subprocess.run(["ip", "link", "delete", BRIDGE.name], capture_output=True, check=False)
         _clear(home)
+
+
+def _processes(name: str) -> list[int]:
+    """Running processes of this name."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if path.read_text().strip() == name:
+                found.append(int(path.parent.name))
+    return sorted(found)
 
 
 def _wait_for(engine: Engine, process: subprocess.Popen[bytes], log: Path) -> None:
@@ -219,10 +245,9 @@ def _restore_firewall(before: str) -> None:
 
 
 def _clear(home: Path) -> None:
-    """Unmounts what the engine mounted under its folder and removes the folder, networks and rules."""
+    """Unmounts what the engine mounted under its folder and removes the folder."""
     time.sleep(0.5)
     points = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
     for point in sorted((p for p in points if p.startswith(f"{home}/")), reverse=True):
         subprocess.run(["umount", "-l", point], check=False)
     shutil.rmtree(home, ignore_errors=True)
-    subprocess.run(["ip", "link", "delete", "docker0"], capture_output=True, check=False)

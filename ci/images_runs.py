@@ -119,6 +119,17 @@ def python_tests(runner: Runner, image: str, platform: str, core: str | None, fi
         print("      " + text.strip().splitlines()[-1])
 
 
+def limits(runner: Runner, image: str) -> None:
+    """The limits of the container's control group are what it reports."""
+    with runner.check("linux/amd64 native: limits of the container"):
+        status, text = runner.run(
+            image, ["machine"], platform="linux/amd64", cpuset_cpus="0", nano_cpus=500_000_000, mem_limit="1g"
+        )
+        expect(status == 0, "machine works in 1 GiB", text)
+        expect("1 usable CPUs on 1 cores (limit 0.5)" in text, "one CPU and the limit 0.5", text)
+        expect("(limit 1.0 GiB)" in text, "the memory limit", text)
+
+
 def lean(runner: Runner, image: str, platform: str) -> None:
     """No compiler, no GPU libraries, not root; results need a folder, and a missing one is said in words."""
     with runner.check(f"{platform}: no compiler, no GPU library, not root"):
@@ -132,6 +143,28 @@ def lean(runner: Runner, image: str, platform: str) -> None:
         expect(len(lines) == 1, "nothing found", text)
         status, text = runner.run(image, ["bench", "--quick", "--workload", "tiny"], platform=platform)
         expect(status == 3 and "/results" in text, "exit status 3 and how to mount /results", text)
+
+
+def with_compilers(runner: Runner, image: str, folder: Path, user: str) -> None:
+    """The image `ab` builds revisions of the clone in FOLDER/src: two for `ab`, that of a result for `reproduce`.
+
+    Without network, with a read-only root, as somebody who owns the clone. What is measured means little here.
+    """
+    volumes = {str(folder / "src"): "/src", str(folder / "results"): "/results"}
+    case = ["--quick", "--workload", "tiny", "--tokens", "1", "--budget", "5"]
+    with runner.check("linux/amd64 native: ab in the image with compilers"):
+        words = ["ci/ab.py", "HEAD", *case, "--out", "/results/ab"]
+        status, text = runner.run(image, words, platform="linux/amd64", volumes=volumes, user=user)
+        expect(status in (0, 1) and "ab: the work tree against" in text, "a verdict about two builds", text)
+        document = json.loads((folder / "results" / "ab" / "result.json").read_text())
+        used = {entry["extra_info"]["backend"]["label"] for entry in document["benchmarks"]}
+        expect(len(used) == 2, "both revisions are in the result", str(used))
+    with runner.check("linux/amd64 native: reproduce in the image with compilers"):
+        words = ["-m", "moelab", "reproduce", "/results/out/result.json", "--out", "/results/again"]
+        status, text = runner.run(image, words, platform="linux/amd64", volumes=volumes, user=user)
+        expect(status in (0, 1) and "agree" in text, "each case is compared", text)
+        old, new = (json.loads((folder / "results" / name / "result.json").read_text()) for name in ("out", "again"))
+        expect(old["moelab"]["source"]["commit"] == new["moelab"]["source"]["commit"], "the same commit", text)
 
 
 def quick_bench(runner: Runner, image: str, digest: str, folder: Path, words: Sequence[str]) -> None:

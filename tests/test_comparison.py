@@ -258,3 +258,65 @@ def test_the_revision_of_the_result_is_built_and_run_by_its_own_bootstrap(
     assert "repeatable on this machine" in capsys.readouterr().out
     trees = real(["git", "-C", str(root), "worktree", "list"], check=True, capture_output=True, text=True).stdout
     assert "moelab-revision" not in trees
+
+
+def test_a_result_of_an_image_runs_in_that_image_as_this_user(
+    tmp_path: Path, old: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    document = copy.deepcopy(old)
+    digest = "registry.example/moelab@sha256:" + "0" * 64
+    document["moelab"]["image"] = digest
+    runs = []
+
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        runs.append(command)
+        (tmp_path / "new" / "result.json").write_text(json.dumps(document))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(provenance, "repository", lambda: None)
+    monkeypatch.setattr("moelab.reproduce_command.subprocess.run", run)
+    (path,) = save(tmp_path, old=document)
+    assert main(["reproduce", path, "--out", str(tmp_path / "new")]) == 0
+    (command,) = runs
+    assert command[: command.index("bench")][-1] == digest
+    assert command[command.index("--user") + 1] == f"{os.getuid()}:{os.getgid()}"
+    assert command[command.index("-e") + 1] == f"MOELAB_IMAGE_DIGEST={digest}"
+
+
+def test_in_the_image_with_compilers_the_revision_is_built_with_what_is_there(
+    tmp_path: Path, old: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither docker nor a bootstrap: the commit's own files go to pip, and its packages come first in the run."""
+    clone = tmp_path / "clone"
+    clone.mkdir()
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@example.org", "-C", str(clone)]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    (clone / "file").write_text("then")
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "--quiet", "-m", "then"], check=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    (clone / "file").write_text("now")
+    document = copy.deepcopy(old)
+    document["moelab"]["image"] = "sha256:" + "0" * 64
+    document["moelab"]["source"] = {"commit": commit, "dirty": None, "changed": [], "time": None}
+    real, built, started = subprocess.run, [], []
+
+    def run(command: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
+        if command[0] in ("git", "tar"):
+            return real(command, **options)
+        environment = options["env"]
+        if "pip" in command:
+            built.append((Path(command[-1], "file").read_text(), environment["MOELAB_GIT_COMMIT"]))
+            started.append(command[command.index("--target") + 1])
+        else:
+            assert environment["PYTHONPATH"].split(os.pathsep)[0] == started[0]
+            (tmp_path / "new" / "result.json").write_text(json.dumps(document))
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setenv("MOELAB_INSTALLED_TOOLS", "1")
+    monkeypatch.chdir(clone)
+    monkeypatch.setattr("moelab.reproduce_command.subprocess.run", run)
+    (tmp_path / "new").mkdir()
+    (path,) = save(tmp_path, old=document)
+    assert main(["reproduce", path, "--out", str(tmp_path / "new")]) == 0
+    assert built == [("then", commit)]

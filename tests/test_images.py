@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -105,6 +106,47 @@ def test_packages_come_from_the_day_of_the_base_image(tmp_path: Path):
 def ci_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     """The scripts of ci/ import each other."""
     monkeypatch.syspath_prepend(str(ROOT / "ci"))
+
+
+@pytest.mark.usefixtures("ci_modules")
+def test_no_engine_is_started_beside_one_that_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    engine = script("images_engine")
+    monkeypatch.setattr(engine, "_processes", lambda name: [4711])
+    monkeypatch.setattr(engine.shutil, "which", lambda name: f"/usr/bin/{name}")
+    with pytest.raises(engine.NoEngineError, match=r"a dockerd runs here \(process 4711\) that does not answer"):
+        engine.started(tmp_path).__enter__()
+    # An engine answers, and its client has no buildx.
+    monkeypatch.setattr(
+        engine.subprocess,
+        "run",
+        lambda command, **_: subprocess.CompletedProcess(command, int("buildx" in command), "{}"),
+    )
+    with pytest.raises(engine.NoEngineError, match="has no buildx: install docker-buildx"):
+        engine.running()
+
+
+def test_a_running_process_is_found_by_name():
+    engine = script("images_engine")
+    own = Path("/proc/self/comm").read_text().strip()
+    assert os.getpid() in engine._processes(own)
+    assert engine._processes("no-such-name") == []
+
+
+@pytest.mark.usefixtures("ci_modules")
+@pytest.mark.parametrize(("ci", "status"), [("true", 1), ("", 0)])
+def test_no_engine_is_one_line_and_a_failure_in_ci(
+    ci: str, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    images = script("images")
+
+    def none() -> None:
+        raise images.NoEngineError("no engine, for a reason")
+
+    monkeypatch.setattr(images.images_engine, "running", none)
+    monkeypatch.setattr("sys.argv", ["images.py"])
+    monkeypatch.setenv("CI", ci)
+    assert images.main() == status
+    assert capsys.readouterr().out == "images: not built: no engine, for a reason\n"
 
 
 @pytest.mark.usefixtures("ci_modules")

@@ -42,6 +42,22 @@ def test_code_of_a_fork_never_reaches_a_self_hosted_runner():
     assert not [r for r in forked if "self-hosted" in r["labels"]]
 
 
+def test_the_runners_engine_keeps_its_settings_and_gets_the_image_store():
+    given = '{"cgroup-parent": "/actions_job", "features": {"buildkit": true}}'
+    wanted = {"cgroup-parent": "/actions_job", "features": {"buildkit": True, "containerd-snapshotter": True}}
+    assert json.loads(script("engine").with_image_store(given)) == wanted
+    assert json.loads(script("engine").with_image_store("")) == {"features": {"containerd-snapshotter": True}}
+
+
+def test_only_githubs_own_runners_are_changed(monkeypatch: pytest.MonkeyPatch):
+    engine = script("engine")
+    monkeypatch.setattr(engine.subprocess, "run", lambda *_, **__: pytest.fail("a program was run"))
+    monkeypatch.delenv("RUNNER_ENVIRONMENT", raising=False)
+    assert engine.main() == 0
+    monkeypatch.setenv("RUNNER_ENVIRONMENT", "self-hosted")
+    assert engine.main() == 0
+
+
 @pytest.mark.parametrize(
     ("variable", "message"),
     [

@@ -7,6 +7,7 @@ else's machine. This program can only say on which machine it ran; who ran it is
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -53,12 +54,17 @@ def _run_again(old: Json, arguments: argparse.Namespace) -> Path:
     root = provenance.repository()
     options = [*_bench_arguments(run_["command"]), "--out", str(folder)]
     digest = old["moelab"]["image"]
-    if digest and not arguments.here:
-        command = ["docker", "run", "--rm", "-v", f"{folder}:{folder}", digest, "bench", *options]
+    installed = os.environ.get("MOELAB_INSTALLED_TOOLS") == "1"  # the image `ab` says so, in a clone of its user's
+    if digest and not arguments.here and not installed:
+        folder.mkdir(parents=True, exist_ok=True)  # else docker makes it, as root
+        command = [
+            "docker", "run", "--rm", "-v", f"{folder}:{folder}", "--user", f"{os.getuid()}:{os.getgid()}",
+            "-e", f"MOELAB_IMAGE_DIGEST={digest}", digest, "bench", *options,
+        ]  # fmt: skip
         print("running in the image of the result:", " ".join(command), file=sys.stderr)
         subprocess.run(command, check=True)
         return folder / "result.json"
-    if arguments.here or root is None:
+    if arguments.here or (root is None and not installed):
         subprocess.run([sys.executable, "-m", "moelab", "bench", *options], check=False)
         return folder / "result.json"
     commit = source["commit"]
@@ -69,6 +75,9 @@ def _run_again(old: Json, arguments: argparse.Namespace) -> Path:
             f"the result came from {commit[:12]} with changes that were not committed "
             f"({', '.join(source['changed'][:3])}…), so it cannot be rebuilt; --here runs this revision instead"
         )
+    if installed:
+        _with_installed_tools(commit, options)
+        return folder / "result.json"
     with tempfile.TemporaryDirectory(prefix="moelab-revision-") as tree:
         subprocess.run(["git", "-C", str(root), "worktree", "add", "--detach", tree, commit], check=True)
         try:
@@ -77,6 +86,20 @@ def _run_again(old: Json, arguments: argparse.Namespace) -> Path:
         finally:
             subprocess.run(["git", "-C", str(root), "worktree", "remove", "--force", tree], check=True)
     return folder / "result.json"
+
+
+def _with_installed_tools(commit: str, options: list[str]) -> None:
+    """Builds the commit of the clone in the working folder with compilers and packages that are here, and runs it."""
+    with tempfile.TemporaryDirectory(prefix="moelab-revision-") as scratch:
+        tree, site, archive = (Path(scratch) / part for part in ("tree", "site", "tree.tar"))
+        tree.mkdir()
+        subprocess.run(["git", "archive", "--output", str(archive), commit], check=True)
+        subprocess.run(["tar", "-xf", str(archive), "-C", str(tree)], check=True)
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+        environment = {**os.environ, "MOELAB_GIT_COMMIT": commit}
+        subprocess.run([*pip, "--target", str(site), str(tree)], check=True, env=environment)
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
+        subprocess.run([sys.executable, "-m", "moelab", "bench", *options], check=False, env=environment)
 
 
 def _bench_arguments(command: list[str]) -> list[str]:
