@@ -19,7 +19,7 @@ OFFLINE = ROOT / "dockerfiles" / "docker-bake.offline.hcl"
 CA = Path("/etc/ssl/certs/ca-certificates.crt")
 # The same bytes from every build of a commit: times of the commit, one compression, no attestation inside the index.
 # (zstd because gzip of a layer with torch takes half a minute.)
-OUTPUT = "type=image,rewrite-timestamp=true,unpack=true,oci-mediatypes=true,compression=zstd,force-compression=true"
+OUTPUT = "type=image,rewrite-timestamp=true,oci-mediatypes=true,compression=zstd,force-compression=true"
 # What a second build makes anew; the compilers' stage is not part of an image.
 REBUILT = ("base", "stdlib", "packages", "builder", "cpptests", "lab", "test")
 

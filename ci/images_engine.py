@@ -169,7 +169,7 @@ def started(home: Path) -> Iterator[Engine]:
         )
     )
     forwarding = Path("/proc/sys/net/ipv4/ip_forward").read_text()
-    rules, bridge = _firewall(), BRIDGE.exists()
+    rules, bridge, folders = _firewall(), BRIDGE.exists(), _folders_outside()
     with (home / "dockerd.log").open("wb") as log:
         process = subprocess.Popen(
             # Ends also when this process is killed.
@@ -187,6 +187,8 @@ def started(home: Path) -> Iterator[Engine]:
         if not bridge:
             subprocess.run(["ip", "link", "delete", BRIDGE.name], capture_output=True, check=False)
         _clear(home)
+        for folder in _folders_outside() - folders:
+            _remove_empty(folder)
 
 
 def _processes(name: str) -> list[int]:
@@ -242,6 +244,21 @@ def _restore_firewall(before: str) -> None:
                     subprocess.run(["iptables", "-t", table, action], capture_output=True, check=False)
         elif line.startswith(":") and table not in used and line.split()[1] != "-":
             subprocess.run(["iptables", "-t", table, "-P", line.split()[0][1:], "ACCEPT"], check=False)
+
+
+def _folders_outside() -> set[Path]:
+    """What an engine makes outside its own folders: control groups and a place for plugins."""
+    groups = Path("/sys/fs/cgroup")
+    return {p for p in (*groups.glob("docker"), *groups.glob("*/docker"), Path("/run/docker")) if p.is_dir()}
+
+
+def _remove_empty(folder: Path) -> None:
+    """Removes a folder of empty folders; a control group's own files do not count."""
+    for path in sorted((p for p in folder.rglob("*") if p.is_dir()), reverse=True):
+        with contextlib.suppress(OSError):  # still in use
+            path.rmdir()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _clear(home: Path) -> None:
