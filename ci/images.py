@@ -109,18 +109,30 @@ def build(engine: Engine, offline: Offline | None, scratch: Path, clock: Clock, 
             sizes = ", ".join(f"{p} {size / 1e6:.0f} MB" for p, size in store.sizes(digest).items())
             print(f"images: {target} {digest}: {sizes} to transfer")
     if twice:
-        with clock.step("build lab again without a cache"):
-            second = images_build.bake(engine, ("lab",), PLATFORMS, offline, again=True, tag="moelab-again", log=log)
-        if second["lab"] != digests["lab"] and store is not None:
-            first_layers, second_layers = store.layers(digests["lab"]), store.layers(second["lab"])
-            if first_layers != second_layers:
-                raise runs.CheckError(f"two builds differ in their layers:\n{first_layers}\n{second_layers}")
-            print("images: two builds: same layers, other manifests")
-        elif second["lab"] != digests["lab"]:
-            raise runs.CheckError(f"two builds differ: {digests['lab']} and {second['lab']}")
-        else:
-            print(f"images: two builds gave the same bytes: {second['lab']}")
+        with clock.step("build lab again without a cache, with provenance"):
+            attest = store is not None  # else only the digests of the whole can be compared, and they must be the same
+            second = images_build.bake(
+                engine, ("lab",), PLATFORMS, offline, again=True, attest=attest, tag="moelab-again", log=log
+            )
+        compare(store, digests["lab"], second["lab"])
     return digests
+
+
+def compare(store: images_build.Store | None, first: str, second: str) -> None:
+    """Two builds of one commit have the same layers; the second also says for each platform how it was built."""
+    if store is None:
+        if first != second:
+            raise runs.CheckError(f"two builds differ: {first} and {second}")
+        print(f"images: two builds gave the same bytes: {first}")
+        return
+    if store.layers(first) != store.layers(second):
+        raise runs.CheckError(f"two builds differ in their layers:\n{store.layers(first)}\n{store.layers(second)}")
+    same = store.manifests(first) == store.manifests(second)
+    print(f"images: two builds gave the same layers{' and manifests' if same else ', other manifests'}")
+    attached = store.provenance(second)
+    if set(attached) != set(PLATFORMS) or not all(p.get("buildConfig") for p in attached.values()):
+        raise runs.CheckError(f"provenance is attached for {sorted(attached)}, expected {', '.join(PLATFORMS)}")
+    print(f"images: provenance attached for {', '.join(sorted(attached))}")
 
 
 def clone_for_container(folder: Path) -> str:

@@ -58,9 +58,10 @@ def commit_time() -> int:
 
 
 def arguments(
-    targets: Sequence[str], platforms: Sequence[str], *, offline: bool, again: bool, metadata: Path | None
-) -> list[str]:
-    """Arguments of `docker buildx bake`."""
+    targets: Sequence[str], platforms: Sequence[str], *, offline: bool, again: bool, attest: bool = False,
+    metadata: Path | None,
+) -> list[str]:  # fmt: skip
+    """Arguments of `docker buildx bake`; with `attest` the build's provenance is attached."""
     words = ["buildx", "bake", "--progress=plain", "-f", str(BAKE)]
     words += ["-f", str(OFFLINE)] if offline else []
     words += ["--set", f"*.platform={','.join(platforms)}"]
@@ -68,20 +69,24 @@ def arguments(
         words += ["--set", f"{target}.output={OUTPUT}"]
         if again:
             words += ["--set", f"{target}.no-cache-filter={','.join(REBUILT)}"]
+        if attest:
+            words += ["--set", f"{target}.attest=type=provenance,mode=max"]
     words += ["--metadata-file", str(metadata)] if metadata else []
     return [*words, *targets]
 
 
 def bake(
     engine: Engine, targets: Sequence[str], platforms: Sequence[str], offline: Offline | None, *, again: bool = False,
-    tag: str = "moelab", log: Path,
+    attest: bool = False, tag: str = "moelab", log: Path,
 ) -> dict[str, str]:  # fmt: skip
     """Builds targets for platforms; digest of each target's image. RuntimeError with the end of the log."""
     variables = {"TAG": tag, "COMMIT": commit(), "SOURCE_DATE_EPOCH": str(commit_time())}
     env = {**engine.environment, **variables, **(offline.variables() if offline else {})}
     with tempfile.TemporaryDirectory() as folder, log.open("ab") as out:
         metadata = Path(folder) / "metadata.json"
-        words = arguments(targets, platforms, offline=offline is not None, again=again, metadata=metadata)
+        words = arguments(
+            targets, platforms, offline=offline is not None, again=again, attest=attest, metadata=metadata
+        )
         status = subprocess.run(
             [engine.docker, *words], cwd=ROOT, env=env, stdout=out, stderr=out, check=False
         ).returncode
@@ -121,6 +126,28 @@ class Store:
             platform: list(self.content(manifest["config"]["digest"])["rootfs"]["diff_ids"])
             for platform, manifest in self._manifests(index)
         }
+
+    def manifests(self, index: str) -> dict[str, str]:
+        """Digest of each platform's manifest, which covers its configuration and its layers as compressed."""
+        document = self.content(index)
+        return {
+            f"{entry['platform']['os']}/{entry['platform']['architecture']}": str(entry["digest"])
+            for entry in document["manifests"]
+            if entry["platform"]["os"] != "unknown"
+        }
+
+    def provenance(self, index: str) -> dict[str, dict[str, Any]]:
+        """What the attached statement says about how each platform was built."""
+        document = self.content(index)
+        platforms = {digest: platform for platform, digest in self.manifests(index).items()}
+        found = {}
+        for entry in document["manifests"]:
+            about = entry.get("annotations", {}).get("vnd.docker.reference.digest")
+            for layer in self.content(entry["digest"])["layers"] if about in platforms else ():
+                if "provenance" in layer.get("annotations", {}).get("in-toto.io/predicate-type", ""):
+                    statement = self.content(layer["digest"])
+                    found[platforms[about]] = dict(statement["predicate"])
+        return found
 
     def sizes(self, index: str) -> dict[str, int]:
         """Compressed bytes by platform: what a pull transfers."""

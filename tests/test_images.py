@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
 import subprocess
@@ -159,6 +161,52 @@ def test_bake_is_asked_for_both_platforms_and_the_second_build_rebuilds_what_is_
     stages = re.findall(r"^FROM .* AS ([\w-]+)$", (ROOT / "dockerfiles" / "Dockerfile").read_text(), re.MULTILINE)
     assert set(build.REBUILT) < set(stages)
     assert set(stages) - set(build.REBUILT) == {"wheels", "toolchain", "build-packages", "ab"}
+
+
+def stored(layers: list[str], *, provenance: bool) -> tuple[dict[str, Any], str]:
+    """Documents of a content store that holds an image for both platforms, and the digest of its index."""
+    documents: dict[str, Any] = {}
+
+    def put(document: dict[str, Any]) -> str:
+        digest = "sha256:" + hashlib.sha256(json.dumps(document).encode()).hexdigest()
+        documents[digest] = document
+        return digest
+
+    entries = []
+    for name in ("amd64", "arm64"):
+        platform = {"os": "linux", "architecture": name}
+        config = put({**platform, "rootfs": {"diff_ids": [f"{name} {layer}" for layer in layers]}})
+        manifest = put({"config": {"digest": config}, "layers": [{"size": 5}, {"size": 7}]})
+        entries.append({"platform": platform, "digest": manifest})
+        statement = put({"predicate": {"buildConfig": {"of": name}}})
+        kind = {"in-toto.io/predicate-type": "https://slsa.dev/provenance/v0.2"}
+        attestation = put({"layers": [{"digest": statement, "annotations": kind}]})
+        about = {"vnd.docker.reference.type": "attestation-manifest", "vnd.docker.reference.digest": manifest}
+        unknown = {"os": "unknown", "architecture": "unknown"}
+        if provenance:
+            entries.append({"platform": unknown, "digest": attestation, "annotations": about})
+    return documents, put({"manifests": entries})
+
+
+@pytest.mark.usefixtures("ci_modules")
+def test_two_builds_must_have_the_same_layers_and_the_second_its_provenance(capsys: pytest.CaptureFixture[str]):
+    images, build = script("images"), script("images_build")
+    plain, attested, other = (
+        stored(["a", "b"], provenance=False),
+        stored(["a", "b"], provenance=True),
+        stored(["a", "c"], provenance=True),
+    )
+    store = build.Store(Path("socket"))
+    store.content = {**plain[0], **attested[0], **other[0]}.__getitem__
+    images.compare(store, plain[1], attested[1])
+    assert "the same layers and manifests" in capsys.readouterr().out
+    assert store.sizes(attested[1]) == {"linux/amd64": 12, "linux/arm64": 12}
+    with pytest.raises(images.runs.CheckError, match="differ in their layers"):
+        images.compare(store, plain[1], other[1])
+    with pytest.raises(images.runs.CheckError, match=r"provenance is attached for \[\]"):
+        images.compare(store, plain[1], plain[1])
+    with pytest.raises(images.runs.CheckError, match="two builds differ"):
+        images.compare(None, plain[1], attested[1])
 
 
 def test_the_offline_file_replaces_the_very_base_that_is_pinned():
