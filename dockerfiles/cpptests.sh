@@ -1,16 +1,10 @@
 #!/bin/sh
-# Builds the C++ tests of the kernels for the target on the build machine: cpptests.sh KERNELS amd64|arm64 TARGET
+# Adds the C++ tests to the build that wheel.sh left: cpptests.sh KERNELS amd64|arm64 COMMIT TARGET
 set -eu
-kernels=$1 arch=$2 target=$3
-case $arch in
-    amd64) machine=x86_64 ;;
-    arm64) machine=aarch64 ;;
-    *) echo "cpptests.sh: architecture is $arch, expected amd64 or arm64" >&2; exit 1 ;;
-esac
-if [ "$(uname -m)" != "$machine" ]; then
-    export MOELAB_CROSS="$machine" CMAKE_TOOLCHAIN_FILE=/run/dockerfiles/cross.cmake
-fi
-cmake -S "$kernels" -B /tmp/cpptests -G Ninja -DMOELAB_TESTS=ON >/dev/null
-cmake --build /tmp/cpptests >/dev/null
+kernels=$1 arch=$2 commit=$3 target=$4
+. "$(dirname "$0")/cross.sh"
+export MOELAB_GIT_COMMIT="$commit" PATH="/opt/build/bin:$PATH"
+cmake -S "$kernels" -B "$build" -DMOELAB_TESTS=ON >/dev/null
+cmake --build "$build"
 mkdir -p "$target"
-cp /tmp/cpptests/tests/moelab_tests "$target/"
+cp "$build/tests/moelab_tests" "$target/"
