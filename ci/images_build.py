@@ -17,9 +17,11 @@ ROOT = Path(__file__).resolve().parents[1]
 BAKE = ROOT / "docker-bake.hcl"
 OFFLINE = ROOT / "dockerfiles" / "docker-bake.offline.hcl"
 CA = Path("/etc/ssl/certs/ca-certificates.crt")
-# The same bytes from every build of a commit: times of the commit, one compression, no attestation inside the index.
-# (zstd because gzip of a layer with torch takes half a minute.)
-OUTPUT = "type=image,rewrite-timestamp=true,oci-mediatypes=true,compression=zstd,force-compression=true"
+# zstd because gzip of a layer with torch takes half a minute.
+OUTPUT = "type=image,oci-mediatypes=true,compression=zstd,force-compression=true"
+# What is built twice has the commit's times in all its layers. Writing them anew takes a while, and the exporter cannot
+# unpack such an image for the engine at once.
+REPEATABLE = ("lab",)
 # What a second build of `lab` makes anew; the compilers' stage is not part of it.
 REBUILT = ("base", "stdlib", "packages", "builder", "lab")
 
@@ -66,7 +68,8 @@ def arguments(
     words += ["-f", str(OFFLINE)] if offline else []
     words += ["--set", f"*.platform={','.join(platforms)}"]
     for target in targets:
-        words += ["--set", f"{target}.output={OUTPUT}"]
+        times = "rewrite-timestamp=true" if target in REPEATABLE else "unpack=true"
+        words += ["--set", f"{target}.output={OUTPUT},{times}"]
         if again:
             words += ["--set", f"{target}.no-cache-filter={','.join(REBUILT)}"]
         if attest:
