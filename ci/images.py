@@ -27,6 +27,7 @@ import images_build
 import images_engine
 import images_lock
 import images_runs as runs
+from images_archive import Archive
 from images_build import Offline
 from images_engine import Engine, NoEngineError
 
@@ -96,40 +97,33 @@ def offline_for(scratch: Path, clock: Clock) -> Offline:
     return Offline(scratch / "base", wheels_folder(scratch), pipconf)
 
 
-def build(engine: Engine, offline: Offline | None, scratch: Path, clock: Clock, *, twice: bool) -> dict[str, str]:
-    """Builds all targets; with `twice` a second time without a cache, which must give the same layers."""
-    log = scratch / "bake.log"
+def build(engine: Engine, offline: Offline | None, scratch: Path, clock: Clock, *, twice: bool) -> str:
+    """Builds all targets, and with `twice` lab without a cache, which must give the same layers; lab's digest."""
+    log, first, second = scratch / "bake.log", scratch / "lab.tar", scratch / "again.tar"
     with clock.step(f"build {', '.join(TARGETS)} for {', '.join(PLATFORMS)}"):
-        digests = images_build.bake(engine, TARGETS, PLATFORMS, offline, log=log)
+        images_build.bake(engine, TARGETS, PLATFORMS, offline, archive=first, log=log)
     with clock.step(f"build ab for {NATIVE}"):  # the other takes a minute more under emulation and shows no more
-        digests |= images_build.bake(engine, ("ab",), (NATIVE,), offline, log=log)
-    store = None if engine.home is None else images_build.Store(engine.home / "exec" / "containerd" / "containerd.sock")
-    if store is not None:
-        for target, digest in digests.items():
-            sizes = ", ".join(f"{p} {size / 1e6:.0f} MB" for p, size in store.sizes(digest).items())
-            print(f"images: {target} {digest}: {sizes} to transfer")
+        images_build.bake(engine, ("ab",), (NATIVE,), offline, archive=first, log=log)
+    with clock.step("load lab"):
+        images_build.load(engine, first)
+    lab = Archive(first)
+    sizes = ", ".join(f"{platform} {size / 1e6:.0f} MB" for platform, size in lab.sizes().items())
+    print(f"images: lab {lab.digest}: {sizes} to transfer")
     if twice:
         with clock.step("build lab again without a cache, with provenance"):
-            attest = store is not None  # else only the digests of the whole can be compared, and they must be the same
-            second = images_build.bake(
-                engine, ("lab",), PLATFORMS, offline, again=True, attest=attest, tag="moelab-again", log=log
-            )
-        compare(store, digests["lab"], second["lab"])
-    return digests
+            images_build.bake(engine, ("lab",), PLATFORMS, offline, again=True, attest=True, archive=second, log=log)
+        compare(lab, Archive(second))
+        second.unlink()
+    return lab.digest
 
 
-def compare(store: images_build.Store | None, first: str, second: str) -> None:
+def compare(first: Archive, second: Archive) -> None:
     """Two builds of one commit have the same layers; the second also says for each platform how it was built."""
-    if store is None:
-        if first != second:
-            raise runs.CheckError(f"two builds differ: {first} and {second}")
-        print(f"images: two builds gave the same bytes: {first}")
-        return
-    if store.layers(first) != store.layers(second):
-        raise runs.CheckError(f"two builds differ in their layers:\n{store.layers(first)}\n{store.layers(second)}")
-    same = store.manifests(first) == store.manifests(second)
+    if first.layers() != second.layers():
+        raise runs.CheckError(f"two builds differ in their layers:\n{first.layers()}\n{second.layers()}")
+    same = first.manifests() == second.manifests()
     print(f"images: two builds gave the same layers{' and manifests' if same else ', other manifests'}")
-    attached = store.provenance(second)
+    attached = second.provenance()
     if set(attached) != set(PLATFORMS) or not all(p.get("buildConfig") for p in attached.values()):
         raise runs.CheckError(f"provenance is attached for {sorted(attached)}, expected {', '.join(PLATFORMS)}")
     print(f"images: provenance attached for {', '.join(sorted(attached))}")
@@ -144,7 +138,7 @@ def clone_for_container(folder: Path) -> str:
     return f"{uid}:{gid}"
 
 
-def run_all(engine: Engine, digests: dict[str, str], scratch: Path) -> runs.Runner:
+def run_all(engine: Engine, digest: str, scratch: Path) -> runs.Runner:
     """Runs both architectures."""
     import docker  # only the session `images` has it
 
@@ -156,7 +150,7 @@ def run_all(engine: Engine, digests: dict[str, str], scratch: Path) -> runs.Runn
     runs.cpp_tests(runner, test, "linux/amd64", None, ["--timeout", "300"])
     files = [p for pattern in NATIVE_TESTS for p in sorted((images_build.ROOT / "tests").glob(pattern))]
     runs.python_tests(runner, test, "linux/amd64", None, [f"tests/{p.name}" for p in files])
-    runs.quick_bench(runner, lab, digests["lab"], scratch / "results", QUICK_CASE)
+    runs.quick_bench(runner, lab, digest, scratch / "results", QUICK_CASE)
     runs.with_compilers(runner, "moelab:ab", scratch, clone_for_container(scratch / "src"))
     runs.refuses_to_time(runner, lab)
     for core in runs.CORES:
@@ -182,9 +176,9 @@ def main() -> int:
             with engine_for(scratch / "engine", clock) as (engine, own):
                 local = options.base == "local" or (options.base is None and own)
                 offline = offline_for(scratch, clock) if local else None
-                digests = build(engine, offline, scratch, clock, twice=not options.once)
+                digest = build(engine, offline, scratch, clock, twice=not options.once)
                 with clock.step("run"):
-                    runner = run_all(engine, digests, scratch)
+                    runner = run_all(engine, digest, scratch)
         except NoEngineError as error:
             print(f"images: not built: {error}")
             return 1 if os.environ.get("CI") == "true" else 0

@@ -18,9 +18,9 @@ BAKE = ROOT / "docker-bake.hcl"
 OFFLINE = ROOT / "dockerfiles" / "docker-bake.offline.hcl"
 CA = Path("/etc/ssl/certs/ca-certificates.crt")
 # zstd because gzip of a layer with torch takes half a minute.
-OUTPUT = "type=image,oci-mediatypes=true,compression=zstd,force-compression=true"
-# What is built twice has the commit's times in all its layers. Writing them anew takes a while, and the exporter cannot
-# unpack such an image for the engine at once.
+COMPRESSED = "oci-mediatypes=true,compression=zstd,force-compression=true"
+# What is built twice has the commit's times in all its layers. The engine's own exporter cannot do that, so these are
+# written as archives.
 REPEATABLE = ("lab",)
 # What a second build of `lab` makes anew; the compilers' stage is not part of it.
 REBUILT = ("base", "stdlib", "packages", "builder", "lab")
@@ -61,15 +61,18 @@ def commit_time() -> int:
 
 def arguments(
     targets: Sequence[str], platforms: Sequence[str], *, offline: bool, again: bool, attest: bool = False,
-    metadata: Path | None,
+    metadata: Path | None, archive: Path,
 ) -> list[str]:  # fmt: skip
-    """Arguments of `docker buildx bake`; with `attest` the build's provenance is attached."""
+    """Arguments of `docker buildx bake`; with `attest` the build's provenance is attached.
+
+    A repeatable target is written to the file `archive`, the others are kept by the engine.
+    """
     words = ["buildx", "bake", "--progress=plain", "-f", str(BAKE)]
     words += ["-f", str(OFFLINE)] if offline else []
     words += ["--set", f"*.platform={','.join(platforms)}"]
     for target in targets:
-        times = "rewrite-timestamp=true" if target in REPEATABLE else "unpack=true"
-        words += ["--set", f"{target}.output={OUTPUT},{times}"]
+        where = f"type=oci,dest={archive},rewrite-timestamp=true" if target in REPEATABLE else "type=image,unpack=true"
+        words += ["--set", f"{target}.output={where},{COMPRESSED}"]
         if again:
             words += ["--set", f"{target}.no-cache-filter={','.join(REBUILT)}"]
         if attest:
@@ -80,16 +83,17 @@ def arguments(
 
 def bake(
     engine: Engine, targets: Sequence[str], platforms: Sequence[str], offline: Offline | None, *, again: bool = False,
-    attest: bool = False, tag: str = "moelab", log: Path,
+    attest: bool = False, archive: Path, log: Path,
 ) -> dict[str, str]:  # fmt: skip
     """Builds targets for platforms; digest of each target's image. RuntimeError with the end of the log."""
-    variables = {"TAG": tag, "COMMIT": commit(), "SOURCE_DATE_EPOCH": str(commit_time())}
+    variables = {"COMMIT": commit(), "SOURCE_DATE_EPOCH": str(commit_time())}
     env = {**engine.environment, **variables, **(offline.variables() if offline else {})}
     with tempfile.TemporaryDirectory() as folder, log.open("ab") as out:
         metadata = Path(folder) / "metadata.json"
         words = arguments(
-            targets, platforms, offline=offline is not None, again=again, attest=attest, metadata=metadata
-        )
+            targets, platforms, offline=offline is not None, again=again, attest=attest, metadata=metadata,
+            archive=archive,
+        )  # fmt: skip
         status = subprocess.run(
             [engine.docker, *words], cwd=ROOT, env=env, stdout=out, stderr=out, check=False
         ).returncode
@@ -100,6 +104,14 @@ def bake(
     return {target: str(built[target]["containerimage.digest"]) for target in targets}
 
 
+def load(engine: Engine, archive: Path) -> None:
+    """Gives an archive to the engine, for all its platforms. RuntimeError with what the engine says."""
+    command = [engine.docker, "load", "--quiet", "--input", str(archive)]
+    done = subprocess.run(command, env=engine.environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"docker load failed: {done.stderr.strip()}")
+
+
 def printed(docker: str, offline: Offline | None, environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
     """What bake would build, as JSON; needs no engine. Bake ignores misspelt keys: tests look at this."""
     words = [docker, "buildx", "bake", "--print", "-f", str(BAKE)]
@@ -108,64 +120,3 @@ def printed(docker: str, offline: Offline | None, environment: Mapping[str, str]
     done = subprocess.run([*words, "lab", "test", "ab"], cwd=ROOT, env=env, check=True, capture_output=True, text=True)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
-
-
-class Store:
-    """Looks into the engine's content store: what an image's index, manifests and configurations say."""
-
-    def __init__(self, socket: Path) -> None:
-        self.socket = socket
-
-    def content(self, digest: str) -> dict[str, Any]:
-        """A JSON document of the store."""
-        command = ["ctr", "--address", str(self.socket), "--namespace", "moby", "content", "get", digest]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found
-
-    def layers(self, index: str) -> dict[str, list[str]]:
-        """Digests of the unpacked layers (they do not depend on a compressor) by platform."""
-        return {
-            platform: list(self.content(manifest["config"]["digest"])["rootfs"]["diff_ids"])
-            for platform, manifest in self._manifests(index)
-        }
-
-    def manifests(self, index: str) -> dict[str, str]:
-        """Digest of each platform's manifest, which covers its configuration and its layers as compressed."""
-        document = self.content(index)
-        return {
-            f"{entry['platform']['os']}/{entry['platform']['architecture']}": str(entry["digest"])
-            for entry in document["manifests"]
-            if entry["platform"]["os"] != "unknown"
-        }
-
-    def provenance(self, index: str) -> dict[str, dict[str, Any]]:
-        """What the attached statement says about how each platform was built."""
-        document = self.content(index)
-        platforms = {digest: platform for platform, digest in self.manifests(index).items()}
-        found = {}
-        for entry in document["manifests"]:
-            about = entry.get("annotations", {}).get("vnd.docker.reference.digest")
-            for layer in self.content(entry["digest"])["layers"] if about in platforms else ():
-                if "provenance" in layer.get("annotations", {}).get("in-toto.io/predicate-type", ""):
-                    statement = self.content(layer["digest"])
-                    found[platforms[about]] = dict(statement["predicate"])
-        return found
-
-    def sizes(self, index: str) -> dict[str, int]:
-        """Compressed bytes by platform: what a pull transfers."""
-        return {
-            platform: sum(int(layer["size"]) for layer in manifest["layers"])
-            for platform, manifest in self._manifests(index)
-        }
-
-    def _manifests(self, index: str) -> list[tuple[str, dict[str, Any]]]:
-        document = self.content(index)
-        if "manifests" not in document:
-            config = self.content(document["config"]["digest"])
-            return [(f"{config['os']}/{config['architecture']}", document)]
-        return [
-            (f"{entry['platform']['os']}/{entry['platform']['architecture']}", self.content(entry["digest"]))
-            for entry in document["manifests"]
-            if entry["platform"]["os"] != "unknown"
-        ]

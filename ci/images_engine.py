@@ -38,15 +38,11 @@ class NoEngineError(RuntimeError):
 
 @dataclass(frozen=True)
 class Engine:
-    """`docker` is the client that has buildx; `url` where the engine listens; `multi`: one tag holds two platforms.
-
-    `home`: the folder with all its state, of an engine that we started.
-    """
+    """`docker` is the client that has buildx; `url` where the engine listens; `multi`: one tag holds two platforms."""
 
     docker: str
     url: str
     multi: bool
-    home: Path | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -176,7 +172,7 @@ def started(home: Path) -> Iterator[Engine]:
             ["setpriv", "--pdeathsig", "TERM", dockerd, "--config-file", str(config)],
             stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
-    engine = Engine(docker, f"unix://{home}/docker.sock", multi=True, home=home)
+    engine = Engine(docker, f"unix://{home}/docker.sock", multi=True)
     try:
         _wait_for(engine, process, home / "dockerd.log")
         yield engine
