@@ -601,7 +601,6 @@ TABLE = {
     [
         ("counts", "counts.html", "Counts, not time"),
         ("prediction", "predictions.html", "Predicted, not measured"),
-        ("end_to_end", "models-end-to-end.html", "Measured on whole models"),
     ],
 )
 def test_counts_and_predictions_have_pages_apart(

@@ -13,6 +13,8 @@ from pathlib import Path
 from moelab.report.cells import read_cells
 from moelab.report.machine_facts import read_machine
 from moelab.report.model import Cell, Machine, Missing, Result
+from moelab.report.model_runs import MARK as RUNS_MARK
+from moelab.report.model_runs import ModelRuns, read_missing, read_model_runs
 from moelab.report.pairing import compare_with_peers
 from moelab.report.reading import Node
 from moelab.report.side_tables import MARK, SideTable, read_side_table
@@ -36,7 +38,10 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Everything the files hold. `cells`: the newest of each; `superseded`: older ones of the same cell."""
+    """Everything the files hold. `cells`: the newest of each; `superseded`: older ones of the same cell.
+
+    `results` are those of layers and of whole models; `model_runs`: what the latter timed.
+    """
 
     results: tuple[Result, ...]
     cells: tuple[Cell, ...]
@@ -44,6 +49,7 @@ class Loaded:
     problems: tuple[Problem, ...]
     paths: dict[str, Path]
     side_tables: tuple[SideTable, ...] = ()
+    model_runs: tuple[ModelRuns, ...] = ()
 
 
 def load(paths: Sequence[str | os.PathLike[str]]) -> Loaded:
@@ -54,6 +60,7 @@ def load(paths: Sequence[str | os.PathLike[str]]) -> Loaded:
     cells: list[Cell] = []
     problems: list[Problem] = []
     side: dict[str, SideTable] = {}
+    runs: list[ModelRuns] = []
     found: dict[str, Path] = {}
     for path in map(Path, paths):
         try:
@@ -61,7 +68,8 @@ def load(paths: Sequence[str | os.PathLike[str]]) -> Loaded:
             if document[MARK]:
                 side[digest] = read_side_table(document, path.name, digest, _command(document["command"]))
                 continue
-            result, own = _load_one(document, path.name, digest)
+            timed = _load_models(document, path.name, digest) if document[RUNS_MARK] else None
+            result, own = (timed.result, []) if timed else _load_one(document, path.name, digest)
         except (OSError, ValueError, RecursionError, MemoryError) as error:
             problems.append(Problem(clean(path.name, 200), clean(error) or type(error).__name__))
             continue
@@ -71,10 +79,12 @@ def load(paths: Sequence[str | os.PathLike[str]]) -> Loaded:
         found[result.digest] = path
         results.append(result)
         cells.extend(own)
+        runs += [timed] if timed else []
     if not results and not side:
         raise ReportError("no result file could be read: " + "; ".join(f"{p.name}: {p.reason}" for p in problems))
     newest, older = _newest(cells)
-    return Loaded(tuple(results), compare_with_peers(newest), older, tuple(problems), found, tuple(side.values()))
+    return Loaded(tuple(results), compare_with_peers(newest), older, tuple(problems), found, tuple(side.values()),
+                  tuple(runs))  # fmt: skip
 
 
 def _parse(path: Path) -> tuple[Node, str]:
@@ -128,6 +138,14 @@ def _result(document: Node, name: str, digest: str) -> Result:
         advice=own["advice"].texts(),
         notes=_schema_notes(own["schema"]),
     )
+
+
+def _load_models(document: Node, name: str, digest: str) -> ModelRuns:
+    """A file of whole models says at its top what a bench file says in its section "moelab"."""
+    schema = document[RUNS_MARK].value
+    as_bench = {"moelab": {**document.value, "schema": schema}, "machine_info": {"moelab": document["machine"].value}}
+    result = replace(_result(Node(as_bench), name, digest), missing=read_missing(document))
+    return read_model_runs(document, result)
 
 
 def _between(node: Node, low: float, high: float, default: float) -> float:

@@ -46,6 +46,13 @@ _OURS = {
     "sve_bf16": ("p", (7, 1)),
 }
 
+# Engines of whole models, by the backend whose experts they run.
+_ENGINES = {
+    "eager": "torch_loop",
+    "grouped_mm": "torch_grouped_mm",
+    "vllm+moelab": "moelab:vllm",
+}
+
 # For backends added later: told apart by marker and dash, the name decides which, not the order in a file.
 _OTHERS = (
     Look("other-1", "#7a6a00", "#d8c95a", "h", (3, 2), "oo"),
@@ -82,6 +89,16 @@ def backend_look(name: str) -> Look:
         marker, dash = _OURS.get(variant, ("8", (8.0, 1.0)))
         return Look(ours.css, ours.light, ours.dark, marker, dash, "---")
     return _OTHERS[zlib.crc32(name.encode("utf-8", "replace")) % len(_OTHERS)]
+
+
+def engine_look(name: str) -> Look:
+    """The look of an engine of whole models: that of the backend that computes its experts."""
+    return backend_look(_ENGINES.get(name, name))
+
+
+def engine_order(name: str) -> tuple[tuple[int, str], str]:
+    """Sort key of engines, in the order of their backends."""
+    return (backend_order(_ENGINES.get(name, name)), name)
 
 
 def backend_order(name: str) -> tuple[int, str]:

@@ -1,4 +1,4 @@
-"""Tables that are no timings of the bench: counted instructions, predictions, end-to-end runs of models.
+"""Tables that are no timings: counted instructions and predictions.
 
 They come in small JSON files of their own ("moelab_table": 1; reports/README.md describes them) and get pages of their
 own, so that a count or a prediction is never read as a measurement.
@@ -38,11 +38,6 @@ KINDS = {
         "predictions.html",
         "Predicted, not measured: what a model of the core says about the instructions as built. The model's known "
         "errors are beside it.",
-    ),
-    "end_to_end": Kind(
-        "From layer to model",
-        "models-end-to-end.html",
-        "Measured on whole models, not on the layer alone: everything else that a model does is in these numbers.",
     ),
 }
 

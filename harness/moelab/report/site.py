@@ -15,6 +15,7 @@ from moelab.report.pages.context import Context
 from moelab.report.pages.front import front_page
 from moelab.report.pages.machine_page import page_of_machine
 from moelab.report.pages.model_page import page_of_model
+from moelab.report.pages.runs_page import runs_page
 from moelab.report.side_tables import side_pages
 from moelab.report.summary import models
 from moelab.report.text import slug
@@ -56,12 +57,14 @@ def write_report(
     html.write_single(pages, folder / "report.html", folder)
     (folder / "report.md").write_text(markdown.render(pages), encoding="utf-8")
     broken = sum(bool(m.broken) for cell in loaded.cells for m in cell.measurements.values())
+    broken += sum(check.passed is False for run in loaded.model_runs for check in run.checks)
     return ReportPaths(folder / "index.html", folder / "report.html", folder / "report.md", context.left_out, broken)
 
 
 def _pages(context: Context, files: dict[str, str]) -> list[Page]:
     pages = [front_page(context)]
     pages += [page_of_model(context, name) for name in models(context.loaded.cells)]
+    pages += [page] if (page := runs_page(context)) else []
     pages += [page_of_machine(context, key, machine, files) for key, machine in machines(context.loaded).items()]
     pages += side_pages(context.loaded.side_tables)
     return pages

@@ -44,17 +44,23 @@ def ratio_axis(axes: Axes, values: Sequence[float], ends: Iterable[float]) -> No
     Of the intervals it shows what lies within a factor of 2 of the values: one that reaches from 0.01 to 1000 would
     flatten everything else, and runs out of the figure instead.
     """
+    low, high, ticks = ratio_ticks(values, ends, room=12)
+    axes.set_yscale("log", base=2)
+    axes.set_ylim(low, high)
+    axes.yaxis.set_major_locator(FixedLocator(ticks))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+
+
+def ratio_ticks(values: Sequence[float], ends: Iterable[float], *, room: int) -> tuple[float, float, list[float]]:
+    """Limits and ticks of a log axis of ratios as `ratio_axis` describes it; `room`: how many ticks fit."""
     low, high = min([*values, 0.9]), max([*values, 1.25])
     wanted = [end for end in ends if math.isfinite(end)]
     low, high = max(min([low, *wanted]), low / 2), min(max([high, *wanted]), high * 2)
-    axes.set_yscale("log", base=2)
-    axes.set_ylim(low / 1.08, high * 1.08)
-    # Ticks closer than a sixteenth of the axis would write over each other.
-    span = math.log(high / low)
+    # Ticks closer than this would write over each other.
+    apart = math.log(high / low) / room
     ticks: list[float] = []
     for tick in sorted(_RATIO_TICKS, key=lambda t: (t != 1, abs(math.log(t)))):
-        if low / 1.08 <= tick <= high * 1.08 and all(abs(math.log(tick / t)) > span / 12 for t in ticks):
+        if low / 1.08 <= tick <= high * 1.08 and all(abs(math.log(tick / t)) > apart for t in ticks):
             ticks.append(tick)
-    axes.yaxis.set_major_locator(FixedLocator(sorted(ticks)))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+    return low / 1.08, high * 1.08, sorted(ticks)

@@ -26,6 +26,12 @@ def banners(loaded: Loaded) -> list[Banner]:
         for m in cell.measurements.values()
         if m.broken
     ]
+    broken += [
+        f"{check.variant}, {check.engine}: {check.failure or 'wrong logits'}"
+        for run in loaded.model_runs
+        for check in run.checks
+        if check.passed is False
+    ]
     if broken:
         title = f"{count(len(broken), 'broken measurement')}, left out of every summary"
         made.append(Banner("danger", title, _first(broken)))

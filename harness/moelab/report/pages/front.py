@@ -9,6 +9,7 @@ from moelab.report.pages.banners import banners
 from moelab.report.pages.charts import ratio_charts, speedup_chart
 from moelab.report.pages.claim import claim_section
 from moelab.report.pages.context import Context, machine_page, model_page
+from moelab.report.pages.runs_page import brief, newest
 from moelab.report.pages.sentences import sentences
 from moelab.report.summary import Group, baseline_of, models, standings
 from moelab.report.text import count, ratio, ratio_interval
@@ -26,8 +27,9 @@ def front_page(context: Context) -> Page:
     first.blocks += [Text(sentence, lead=True) for sentence in sentences(groups)]
     page.sections.append(first)
     if not groups:
-        first.blocks.append(Banner("warning", "These files hold no timed case"))
-        page.sections += [_machines(context), _missing(context)]
+        if not loaded.model_runs:
+            first.blocks.append(Banner("warning", "These files hold no timed case"))
+        page.sections += [brief(context), _machines(context), _missing(context)]
         return page
     main = groups[0]
     page.sections.append(_standing(context, main))
@@ -35,7 +37,8 @@ def front_page(context: Context) -> Page:
     page.sections.append(_bars(context, main))
     page.sections.append(_machines(context))
     page.sections.append(_models(context))
-    page.sections.append(claim_section(groups))
+    page.sections.append(brief(context))
+    page.sections.append(claim_section(groups, newest(loaded)))
     page.sections.append(_missing(context))
     page.sections.append(_reading())
     return page

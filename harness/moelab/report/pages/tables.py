@@ -13,7 +13,7 @@ from moelab.report.provenance import sample_size
 from moelab.report.summary import Group, comparisons, standings
 from moelab.report.text import milliseconds, percent, ratio, ratio_interval, significant
 
-_TONES = {"faster": "good", "slower": "bad", "broken": "bad", "undecided": "warn", "same": "muted"}
+TONES = {"faster": "good", "slower": "bad", "broken": "bad", "undecided": "warn", "same": "muted"}
 
 
 def standing_table(cells: Sequence[Cell], caption: str) -> Table | None:
@@ -86,7 +86,7 @@ def comparison_value(c: Comparison | None) -> Value:
     if c is None:
         return Value("–", tone="muted")
     ends = ratio_interval(c.ratio.low, c.ratio.high)
-    return Value(ratio(c.ratio.value), f"{ends}, {c.verdict}" if c.ratio.has_ends else c.verdict, _TONES[c.verdict])
+    return Value(ratio(c.ratio.value), f"{ends}, {c.verdict}" if c.ratio.has_ends else c.verdict, TONES[c.verdict])
 
 
 def losses(cells: Sequence[Cell]) -> Table | None:

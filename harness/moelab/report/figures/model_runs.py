@@ -1,0 +1,219 @@
+"""Figures of whole models: tokens per second, speed over each baseline, and how the experts' share explains it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+from moelab.report.figures.axes import ratio_ticks
+from moelab.report.figures.canvas import WIDTH, Drawn, Handle, legend_above, legend_rows, new_figure
+from moelab.report.model import Interval
+from moelab.report.model_runs import RunCell, RunRatio
+from moelab.report.palette import ROLES, engine_look, engine_order
+from moelab.report.text import percent, ratio, significant
+
+_ROW = 0.23  # inches
+_FITTED, _PREDICTED = "extrapolated to full depth", "predicted from the layer (Amdahl)"
+
+
+def engines_of(cells: Sequence[RunCell]) -> list[str]:
+    return sorted({name for cell in cells for name in cell.engines}, key=engine_order)
+
+
+def label(cell: RunCell) -> str:
+    """The kind of run and how many layers it had."""
+    return f"{cell.id}, {cell.layers}L" + (" extrapolated" if cell.extrapolated else "")
+
+
+# ---- tokens per second ----------------------------------------------------------------------------------------------
+def rates(name: str, title: str, footer: str, cells: Sequence[RunCell]) -> Drawn | None:
+    """Tokens per second of every engine, one row per cell; hollow where the figure is extrapolated."""
+    engines = engines_of(cells)
+    rows = [
+        (cell.id, cell.layers, cell.extrapolated, engine, run.rate.value, run.rate.low, run.rate.high, cell.unit,
+         run.samples)
+        for cell in cells
+        for engine in engines
+        if (run := cell.engines.get(engine)) and math.isfinite(run.rate.value)
+    ]  # fmt: skip
+    if not rows:
+        return None
+    low, high = min(row[4] for row in rows), max(row[4] for row in rows)
+    alt = (
+        f"Tokens per second with intervals for {', '.join(engines)}, one row per kind of run and number of layers, "
+        f"from {significant(low)} to {significant(high)}. Hollow marks are extrapolated to the model's full depth."
+    )
+    columns = ("run", "layers", "extrapolated", "engine", "tokens_per_second", "low", "high", "unit", "samples")
+    return Drawn(name, title, alt, footer, columns, rows, lambda: _draw_rates(cells, engines))
+
+
+def _draw_rates(cells: Sequence[RunCell], engines: Sequence[str]) -> Figure:
+    figure, axes = _rows_of(cells, len(engines), tall=0.1 + 0.13 * len(engines))
+    handles: dict[str, Handle] = {}
+    step = 0.8 / max(1, len(engines))
+    for place, cell in enumerate(cells):
+        for index, engine in enumerate(engines):
+            if (run := cell.engines.get(engine)) and math.isfinite(run.rate.value):
+                y = place + (index - (len(engines) - 1) / 2) * step
+                mark = _mark(axes, run.rate, y, engine, hollow=cell.extrapolated)
+                handles.setdefault(engine, mark)
+    _log_axis(axes, [run.rate for cell in cells for run in cell.engines.values()])
+    axes.set_xlabel("tokens per second")
+    legend_above(figure, list(handles.values()), list(handles))
+    return figure
+
+
+def _log_axis(axes: Axes, values: Sequence[Interval]) -> None:
+    found = [v.value for v in values if math.isfinite(v.value)]
+    axes.set_xscale("log")
+    axes.set_xlim(min(found) / 1.4, max(found) * 1.4)
+    wide = max(found) / min(found) > 2000
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+
+
+# ---- speed over a baseline ------------------------------------------------------------------------------------------
+def speeds(name: str, title: str, footer: str, cells: Sequence[RunCell], engine: str, baseline: str) -> Drawn | None:
+    """Measured ratios with intervals, Amdahl's prediction below each, extrapolated ones hollow."""
+    met = [(cell, found) for cell in cells if (found := _ratio(cell, engine, baseline))]
+    if not met:
+        return None
+    rows = [
+        (cell.id, cell.layers, cell.extrapolated, r.ratio.value, r.ratio.low, r.ratio.high, r.verdict,
+         *_predicted(r), r.pairs)
+        for cell, r in met
+    ]  # fmt: skip
+    slower = sum(r.verdict == "slower" for _, r in met)
+    alt = (
+        f"Speed of {engine} over {baseline} in whole models, one row per kind of run and number of layers, from "
+        f"{ratio(min(row[3] for row in rows))} to {ratio(max(row[3] for row in rows))} around a line at 1; "
+        f"slower in {slower} of {len(rows)}. Diamonds: what the layer's ratio predicts. Hollow: extrapolated."
+    )
+    columns = ("run", "layers", "extrapolated", "speedup", "low", "high", "verdict", "predicted", "predicted_low",
+               "predicted_high", "pairs")  # fmt: skip
+    return Drawn(name, title, alt, footer, columns, rows, lambda: _draw_speeds(met, engine))
+
+
+def _ratio(cell: RunCell, engine: str, baseline: str) -> RunRatio | None:
+    return next((r for r in cell.ratios if (r.engine, r.baseline) == (engine, baseline)), None)
+
+
+def _predicted(found: RunRatio) -> tuple[float, float, float]:
+    p = found.explanation.predicted if found.explanation else Interval(math.nan)
+    return p.value, p.low, p.high
+
+
+def _draw_speeds(met: Sequence[tuple[RunCell, RunRatio]], engine: str) -> Figure:
+    figure, axes = _rows_of([cell for cell, _ in met], 3, tall=0.3)
+    handles: dict[str, Handle] = {}
+    values, ends = [], []
+    for place, (cell, found) in enumerate(met):
+        named = _FITTED if cell.extrapolated else "measured"
+        handles.setdefault(named, _mark(axes, found.ratio, place - 0.13, engine, hollow=cell.extrapolated))
+        values.append(found.ratio.value)
+        ends += [found.ratio.low, found.ratio.high]
+        if found.explanation and math.isfinite(found.explanation.predicted.value):
+            p = found.explanation.predicted
+            (mark,) = axes.plot([p.value], [place + 0.2], marker="d", markersize=4.5, linestyle="none",
+                                color=ROLES["muted"].light)  # fmt: skip
+            _interval(axes, p, place + 0.2, ROLES["muted"].light)
+            handles.setdefault(_PREDICTED, mark)
+            values.append(p.value)
+    axes.axvline(1, color=ROLES["fg"].light, linewidth=1)
+    low, high, ticks = ratio_ticks(values, ends, room=9)
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(low, high)
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+    axes.set_xlabel("speed over the baseline (right of 1: faster)")
+    shown = [name for name in ("measured", _FITTED, _PREDICTED) if name in handles]
+    legend_above(figure, [handles[name] for name in shown], shown, columns=3)
+    return figure
+
+
+# ---- share of the experts -------------------------------------------------------------------------------------------
+def experts_share(name: str, title: str, footer: str, cells: Sequence[RunCell]) -> Drawn | None:
+    """Time of each engine, split into experts and the rest, in percent of the slowest engine's time in the cell."""
+    engines = engines_of(cells)
+    rows = []
+    for cell in cells:
+        longest = max(run.seconds.value for run in cell.engines.values())
+        for engine in engines:
+            run = cell.engines.get(engine)
+            if run and math.isfinite(run.share.value):
+                whole, share = run.seconds.value / longest, run.share
+                rows.append((cell.id, cell.layers, cell.extrapolated, engine, run.seconds.value, share.value,
+                             share.low, share.high, whole * share.value, whole * (1 - share.value)))  # fmt: skip
+    if not rows:
+        return None
+    least, most = min(row[5] for row in rows), max(row[5] for row in rows)
+    alt = (
+        f"Bars of the time of {', '.join(engines)} in each kind of run, split into the experts (coloured) and "
+        f"everything else (pale); the experts take {percent(least)} to {percent(most)} of the time."
+    )
+    columns = ("run", "layers", "extrapolated", "engine", "seconds", "experts_share", "low", "high",
+               "experts_of_slowest", "rest_of_slowest")  # fmt: skip
+    return Drawn(name, title, alt, footer, columns, rows, lambda: _draw_shares(cells, engines, rows))
+
+
+def _draw_shares(cells: Sequence[RunCell], engines: Sequence[str], rows: Sequence[tuple[object, ...]]) -> Figure:
+    figure, axes = _rows_of(cells, len(engines) + 1, tall=0.08 + 0.15 * len(engines))
+    step = 0.84 / max(1, len(engines))
+    found = {(row[0], row[1], row[2], row[3]): row for row in rows}
+    handles: dict[str, Handle] = {}
+    rest_bar: Handle | None = None
+    for place, cell in enumerate(cells):
+        for index, engine in enumerate(engines):
+            if (row := found.get((cell.id, cell.layers, cell.extrapolated, engine))) is None:
+                continue
+            look = engine_look(engine)
+            y = place + (index - (len(engines) - 1) / 2) * step
+            experts, rest = float(str(row[8])) * 100, float(str(row[9])) * 100
+            bar = axes.barh(y, experts, step * 0.86, color=look.light, hatch=look.hatch, linewidth=0,
+                            edgecolor=ROLES["bg"].light)  # fmt: skip
+            rest_bar = axes.barh(y, rest, step * 0.86, left=experts, color=ROLES["grid"].light, linewidth=0)
+            handles.setdefault(f"{engine}: experts", bar)
+    if rest_bar is not None:
+        handles["everything else"] = rest_bar
+    axes.set_xlim(0, 100)
+    axes.set_xlabel("percent of the slowest engine's time")
+    legend_above(figure, list(handles.values()), list(handles))
+    return figure
+
+
+# ---- what they share ------------------------------------------------------------------------------------------------
+def _rows_of(cells: Sequence[RunCell], entries: int, *, tall: float) -> tuple[Figure, Axes]:
+    """A figure with one row per cell, first on top, and names at the left."""
+    names = [label(cell) for cell in cells]
+    left = min(2.6, 0.25 + 0.068 * max(len(name) for name in names))
+    rows = legend_rows(entries)
+    figure, (axes,) = new_figure(0.95 + 0.19 * rows + max(_ROW, tall) * len(cells), legend_rows=rows, left=left)
+    axes.set_yticks(range(len(cells)), names)
+    axes.set_ylim(len(cells) - 0.45, -0.55)
+    axes.grid(visible=False, axis="y")
+    for place in range(1, len(cells)):
+        if cells[place].id != cells[place - 1].id:
+            axes.axhline(place - 0.5, color=ROLES["grid"].light, linewidth=0.7)
+    axes.tick_params(axis="y", length=0)
+    assert figure.get_figwidth() == WIDTH
+    return figure, axes
+
+
+def _interval(axes: Axes, value: Interval, y: float, colour: str) -> None:
+    if value.has_ends:
+        gaps = [[max(value.value - value.low, 0)], [max(value.high - value.value, 0)]]
+        axes.errorbar([value.value], [y], xerr=gaps, fmt="none", ecolor=colour, elinewidth=1.1, capsize=2)
+
+
+def _mark(axes: Axes, value: Interval, y: float, engine: str, *, hollow: bool) -> Handle:
+    look = engine_look(engine)
+    _interval(axes, value, y, look.light)
+    (mark,) = axes.plot([value.value], [y], marker=look.marker, linestyle="none", color=look.light,
+                        markerfacecolor=ROLES["bg"].light if hollow else look.light)  # fmt: skip
+    return mark
