@@ -20,6 +20,11 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 # A page lists at most so many machines in its navigation; the front page has them all.
 MOST_IN_MENU = 8
 _SHORT = 24
+# Stands in the style sheet twice: for readers whose system is dark, and for those who chose dark on the page.
+_DARK_PAGE = (
+    "--page:#14171c;--panel:#1c2128;--line:#363d48;--text:#e8eaed;--soft:#a9b2be;--link:#8ab8ff;--good:#7fd79a;"
+    "--bad:#ff9a94;--warn:#f0c067;--danger-bg:#43191b;--warning-bg:#3b2d10;--info-bg:#17273b;--shadow:#000c;"
+)
 
 
 class _Place:
@@ -91,13 +96,20 @@ def _breakable(text: str) -> Markup:
 def stylesheet() -> str:
     """The page's CSS with the colours of the palette."""
     css = (TEMPLATES / "style.css").read_text(encoding="utf-8")
-    return css.replace("/*light*/", css_variables(dark=False)).replace("/*dark*/", css_variables(dark=True))
+    light, dark = css_variables(dark=False), css_variables(dark=True) + _DARK_PAGE
+    return css.replace("/*light*/", light).replace("/*dark*/", dark)
+
+
+def script() -> str:
+    """What the pages can do where scripts run: light or dark by hand, sorting and filtering of tables."""
+    return (TEMPLATES / "report.js").read_text(encoding="utf-8")
 
 
 def write_site(pages: Sequence[Page], folder: Path) -> None:
-    """One HTML file per page and one style sheet."""
+    """One HTML file per page, one style sheet, one script."""
     template = _environment().get_template("page.html")
     (folder / "style.css").write_text(stylesheet(), encoding="utf-8")
+    (folder / "report.js").write_text(script(), encoding="utf-8")
     for page in pages:
         place = _Place(pages, page, folder, single=False)
         path = folder / page.path
@@ -121,6 +133,7 @@ def write_single(pages: Sequence[Page], path: Path, folder: Path) -> None:
             front=pages[0],
             home=_home(pages),
             css=Markup(stylesheet()),  # noqa: S704
+            script=Markup(script()),  # noqa: S704
         )
     )
     path.write_text(text, encoding="utf-8")

@@ -187,12 +187,15 @@ def _add_footer(figure: Figure, footer: str) -> None:
 # ---- SVG ------------------------------------------------------------------------------------------------------------
 _ID = re.compile(r'\b(id|xlink:href|href)="(#?)([^"]+)"|url\(#([^)]+)\)')
 _FOOTER_GROUP = re.compile(rf'<g id="{_FOOTER_ID}">.*?</g>', re.DOTALL)
+# The figure's own background: a page has one, and shows through it that a narrow screen cuts the figure off.
+_BACKGROUND = re.compile(r'<g id="patch_1">.*?</g>', re.DOTALL)
 _STYLE_BLOCK = re.compile(r"<style[^>]*>.*?</style>", re.DOTALL)
 _HEAD = re.compile(r"^.*?(?=<svg\b)", re.DOTALL)
 _SVG_TAG = re.compile(r"<svg\b[^>]*>", re.DOTALL)
 _VIEW_BOX = re.compile(r'viewBox="([^"]+)"')
 _VARIABLES = {look.light: f"var(--c-{look.css}, {look.light})" for look in all_looks()}
 _COLOUR = re.compile(r'(?<=: )(#[0-9a-f]{6})(?=[;"])')
+_FILL = re.compile(r'\bfill="(#[0-9a-f]{6})"')  # the ground of a hatch
 
 
 def _svg(figure: Figure) -> str:
@@ -201,7 +204,8 @@ def _svg(figure: Figure) -> str:
     with mpl.rc_context({"svg.hashsalt": "moelab"}):
         FigureCanvasSVG(figure)
         figure.savefig(out, format="svg", metadata=nothing)
-    return _COLOUR.sub(lambda match: _VARIABLES.get(match[1], match[1]), out.getvalue())
+    svg = _FILL.sub(r'style="fill: \1"', out.getvalue())
+    return _COLOUR.sub(lambda match: _VARIABLES.get(match[1], match[1]), svg)
 
 
 def _standalone(svg: str, drawn: Drawn) -> str:
@@ -217,6 +221,7 @@ def _inline(svg: str, drawn: Drawn, body_points: float) -> str:
     box = _VIEW_BOX.search(svg)
     width = float(box[1].split()[2]) if box else WIDTH * 72
     svg = _FOOTER_GROUP.sub("", _STYLE_BLOCK.sub("", _HEAD.sub("", svg), count=1))
+    svg = _BACKGROUND.sub("", svg, count=1)
     svg = _ID.sub(lambda match: _own_id(match, f"{ID_PREFIX}{drawn.name}-"), svg)
     tag = (
         f'<svg class="plot" role="img" aria-label="{_xml(drawn.alt)}" viewBox="0 0 {width:g} {body_points:g}" '

@@ -21,7 +21,7 @@ def speedup(name: str, title: str, footer: str, cells: Sequence[Cell]) -> Drawn 
     """None where ours was not compared with anything."""
     peers = sorted({peer for cell in cells if cell.ours for peer in cell.ours.comparisons}, key=backend_order)
     rows = [
-        (cell.case.tokens, peer, c.ratio.value, c.ratio.low, c.ratio.high, c.verdict, c.pairs)
+        (cell.case.tokens, peer, c.ratio.value, c.ratio.low, c.ratio.high, c.verdict, c.pairs, c.minimum_detectable)
         for cell in cells
         if cell.ours
         for peer in peers
@@ -36,7 +36,7 @@ def speedup(name: str, title: str, footer: str, cells: Sequence[Cell]) -> Drawn 
         f"Bars of {OURS}'s speedup with 95 % intervals against {', '.join(peers)} over the number of tokens: "
         f"from {ratio(low)} to {ratio(high)}; slower in {count(slower, 'comparison')} of {len(good)}."
     )
-    columns = ("tokens", "against", "speedup", "low", "high", "verdict", "pairs")
+    columns = ("tokens", "against", "speedup", "low", "high", "verdict", "pairs", "minimum_detectable")
     return Drawn(name, title, alt, footer, columns, rows, lambda: _draw(cells, peers))
 
 

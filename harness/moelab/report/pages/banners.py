@@ -38,9 +38,13 @@ def banners(loaded: Loaded) -> list[Banner]:
     if loaded.problems:
         lines = _first([f"{problem.name}: {problem.reason}" for problem in loaded.problems])
         made.append(Banner("warning", f"{count(len(loaded.problems), 'file')} not used", lines))
-    conditions = [f"{result.name}: {text}" for result in loaded.results for text in result.conditions]
-    if conditions:
-        made.append(Banner("warning", "The machine was not steady during the run", _first(conditions)))
+    unsteady = [
+        f"{result.name}: {_counted(result.conditions)} (the page of {result.machine.name} has them all)"
+        for result in loaded.results
+        if result.conditions
+    ]
+    if unsteady:
+        made.append(Banner("warning", "The machine was not steady during the run", _first(unsteady)))
     notes = [f"{result.name}: {text}" for result in loaded.results for text in result.notes]
     notes += [
         f"{r.name}: the tree differed from its commit; revision {r.revision_label}" for r in loaded.results if r.dirty
@@ -49,6 +53,11 @@ def banners(loaded: Loaded) -> list[Banner]:
     if notes:
         made.append(Banner("info", "Notes on the files", _first(notes)))
     return made
+
+
+def _counted(conditions: tuple[str, ...]) -> str:
+    rest = len(conditions) - 1
+    return conditions[0] + (f", and {rest} more of the kind" if rest else "")
 
 
 def _first(lines: list[str]) -> tuple[str, ...]:

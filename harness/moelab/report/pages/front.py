@@ -23,8 +23,10 @@ def front_page(context: Context) -> Page:
     loaded, groups = context.loaded, context.groups
     page = Page("front", "index.html", "Fused MoE on CPUs: what was measured")
     first = Section("", brief=True)
-    first.blocks += banners(loaded)
+    found = banners(loaded)
+    first.blocks += [banner for banner in found if banner.level == "danger"]
     first.blocks += [Text(sentence, lead=True) for sentence in sentences(groups)]
+    first.blocks += [banner for banner in found if banner.level != "danger"]
     page.sections.append(first)
     if not groups:
         if not loaded.model_runs:
@@ -52,6 +54,8 @@ def _standing(context: Context, main: Group) -> Section:
     section = Section("Speedup at a glance", brief=True)
     if table := tables.standing_table(main.cells, f"{OURS} against each backend on {where(main)}"):
         section.blocks.append(table)
+    if unsure := tables.what_undecided_means(main.cells):
+        section.blocks.append(Text(unsure))
     baseline = baseline_of(main.cells)
     section.blocks += context.figures(ratio_charts(main, [baseline] if baseline else []))
     return section

@@ -32,6 +32,8 @@ def page_of_machine(context: Context, key: MachineKey, machine: Machine, files: 
         section = Section(f"Against each backend, {group.setting.label}")
         if table := tables.standing_table(group.cells, f"On {machine.name}, {group.setting.label}"):
             section.blocks.append(table)
+        if unsure := tables.what_undecided_means(group.cells):
+            section.blocks.append(Text(unsure))
         section.blocks += context.figures(ratio_charts(group, peers))
         if rows := tables.ratio_rows(group, f"Every cell, {group.setting.label}"):
             section.blocks.append(rows)

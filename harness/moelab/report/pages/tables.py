@@ -11,7 +11,7 @@ from moelab.report.pages.context import machine_page, model_page
 from moelab.report.palette import backend_order
 from moelab.report.provenance import sample_size
 from moelab.report.summary import Group, comparisons, standings
-from moelab.report.text import milliseconds, percent, ratio, ratio_interval, significant
+from moelab.report.text import count, milliseconds, percent, ratio, ratio_interval, significant
 
 TONES = {"faster": "good", "slower": "bad", "broken": "bad", "undecided": "warn", "same": "muted"}
 
@@ -39,6 +39,24 @@ def standing_table(cells: Sequence[Cell], caption: str) -> Table | None:
         "mean of the lower ends to the mean of the upper ends. Broken measurements (faster than their roofline, or "
         "wrong) are counted and left out of the means."
     ))  # fmt: skip
+
+
+def what_undecided_means(cells: Sequence[Cell]) -> str:
+    """What the run could have seen where it decided nothing; "" where everything is decided or no file says."""
+    limits = sorted(
+        c.minimum_detectable
+        for _, c in comparisons(cells)
+        if c.verdict == "undecided" and math.isfinite(c.minimum_detectable)
+    )
+    if not limits:
+        return ""
+    middle, low, high = (ratio(1 + limit) for limit in (limits[len(limits) // 2], limits[0], limits[-1]))
+    span = f" (median; {low} to {high})" if len(limits) > 1 else ""
+    return (
+        f"Undecided is not equal. In {count(len(limits), 'such comparison')} the smallest speedup that this run sees "
+        f"four times in five is {middle}{span}. The intervals say what is possible; more processes or a longer budget "
+        "narrow them."
+    )
 
 
 def ratio_rows(group: Group, caption: str) -> Table | None:
