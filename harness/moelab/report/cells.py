@@ -188,17 +188,26 @@ def _correctness(node: Node) -> Correctness:
     )
 
 
+# The points of moelab.rounding.Rounding in words; what is not here is not a rounding to BF16.
+_ROUNDINGS: dict[tuple[str, str | bool], str] = {
+    ("gemm1", True): "gate and up",
+    ("bias", "bf16"): "biases",
+    ("activation", "once"): "activation",
+    ("activation", "steps"): "each step of the activation",
+    ("expert", "unweighted"): "each expert's output",
+    ("expert", "weighted"): "each expert's weighted output",
+    ("combine", "bf16"): "each addition of experts",
+    ("output", True): "output",
+    ("gelu_tanh", "fp16-table"): "gelu from a table of FP16",
+}
+
+
 def _rounding(node: Node) -> str:
-    """The points at which a backend rounds to BF16, in words; older files hold a list."""
+    """The points at which a backend rounds to BF16, in words; older files hold a list of them."""
     if listed := node.texts(20, 80):
         return ", ".join(listed)
-    names = []
-    for name, value in node.pairs():
-        if value.flag() is True:
-            names.append(name.replace("_", " "))
-        elif text := value.text(limit=60):
-            names.append(f"{name.replace('_', ' ')}: {text}")
-    return ", ".join(names)
+    found = {(name, value.value) for name, value in node.pairs() if isinstance(value.value, str | bool)}
+    return ", ".join(words for point, words in _ROUNDINGS.items() if point in found)
 
 
 def _phases(node: Node) -> dict[str, float]:

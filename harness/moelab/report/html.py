@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path, PurePosixPath
@@ -20,6 +21,7 @@ TEMPLATES = Path(__file__).resolve().parent / "templates"
 # A page lists at most so many machines in its navigation; the front page has them all.
 MOST_IN_MENU = 8
 _SHORT = 24
+_OPTION = re.compile(r"(?<!\S)(--[a-z][a-z-]*)")
 # Stands in the style sheet twice: for readers whose system is dark, and for those who chose dark on the page.
 _DARK_PAGE = (
     "--page:#14171c;--panel:#1c2128;--line:#363d48;--text:#e8eaed;--soft:#a9b2be;--link:#8ab8ff;--good:#7fd79a;"
@@ -90,7 +92,7 @@ def _breakable(text: str) -> Markup:
         return broken
     for mark in ("_", "/", ":"):
         broken = broken.replace(mark, Markup(mark + "<wbr>"))  # noqa: S704
-    return broken
+    return Markup(_OPTION.sub(r'<span class="w">\1</span>', broken))  # noqa: S704
 
 
 def stylesheet() -> str:

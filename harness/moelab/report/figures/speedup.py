@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
-from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from moelab.report.figures.axes import ratio_axis
 from moelab.report.figures.canvas import Drawn, Handle, legend_above, legend_rows, new_figure
@@ -52,7 +52,9 @@ def _draw(cells: Sequence[Cell], peers: Sequence[str]) -> Figure:
         for decided in (False, True):
             own = [(x, c.ratio) for x, c in found if (c.verdict in _DECIDED) == decided]
             if own:
-                handles[f"vs {peer}"] = _bars(axes, own, peer, width, alpha=1.0 if decided else 0.4)
+                _bars(axes, own, peer, width, alpha=1.0 if decided else 0.4)
+                look = backend_look(peer)
+                handles[f"vs {peer}"] = Patch(facecolor=look.light, hatch=look.hatch, linewidth=0)
                 values += [r.value for _, r in own]
                 ends += [end for _, r in own for end in (r.low, r.high)]
     axes.axhline(1, color=ROLES["fg"].light, linewidth=1)
@@ -71,16 +73,15 @@ def _good(cell: Cell, peer: str) -> Comparison | None:
     return comparison if comparison and comparison.verdict != "broken" else None
 
 
-def _bars(axes: Axes, own: Sequence[tuple[float, Interval]], peer: str, width: float, alpha: float) -> BarContainer:
+def _bars(axes: Axes, own: Sequence[tuple[float, Interval]], peer: str, width: float, alpha: float) -> None:
     look = backend_look(peer)
     x = [place for place, _ in own]
     # A bar starts at 1.0: up is faster, down is slower, and its length is the gain itself.
-    bars = axes.bar(x, [r.value - 1 for _, r in own], width * 0.9, bottom=1, color=look.light, hatch=look.hatch,
-                    alpha=alpha, linewidth=0)  # fmt: skip
+    axes.bar(x, [r.value - 1 for _, r in own], width * 0.9, bottom=1, color=look.light, hatch=look.hatch,
+             alpha=alpha, linewidth=0)  # fmt: skip
     gaps = [
         [max(r.value - r.low, 0.0) if r.has_ends else 0.0 for _, r in own],
         [max(r.high - r.value, 0.0) if r.has_ends else 0.0 for _, r in own],
     ]
     axes.errorbar(x, [r.value for _, r in own], gaps, fmt="none", ecolor=ROLES["fg"].light, elinewidth=0.9,
                   capsize=min(2.0, width * 9))  # fmt: skip
-    return bars

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from moelab.report.blocks import Banner
 from moelab.report.load import Loaded
+from moelab.report.pages.steadiness import grouped
 from moelab.report.text import count
 
 _MOST = 12
@@ -38,11 +39,8 @@ def banners(loaded: Loaded) -> list[Banner]:
     if loaded.problems:
         lines = _first([f"{problem.name}: {problem.reason}" for problem in loaded.problems])
         made.append(Banner("warning", f"{count(len(loaded.problems), 'file')} not used", lines))
-    unsteady = [
-        f"{result.name}: {_counted(result.conditions)} (the page of {result.machine.name} has them all)"
-        for result in loaded.results
-        if result.conditions
-    ]
+    unsteady = [f"{result.name}: {'; '.join(grouped(result.conditions))}" for result in loaded.results
+                if result.conditions]  # fmt: skip
     if unsteady:
         made.append(Banner("warning", "The machine was not steady during the run", _first(unsteady)))
     notes = [f"{result.name}: {text}" for result in loaded.results for text in result.notes]
@@ -53,11 +51,6 @@ def banners(loaded: Loaded) -> list[Banner]:
     if notes:
         made.append(Banner("info", "Notes on the files", _first(notes)))
     return made
-
-
-def _counted(conditions: tuple[str, ...]) -> str:
-    rest = len(conditions) - 1
-    return conditions[0] + (f", and {rest} more of the kind" if rest else "")
 
 
 def _first(lines: list[str]) -> tuple[str, ...]:

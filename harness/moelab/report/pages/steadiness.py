@@ -1,0 +1,28 @@
+"""What disturbed a run, in few lines: the same words with other numbers are one line with their range."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from moelab.report.text import count
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def grouped(conditions: Sequence[str]) -> list[str]:
+    """'case: the rate varied by 9%' for many cases becomes 'the rate varied by 5% to 47%, in 12 cells'."""
+    found: dict[str, list[str]] = {}
+    for text in conditions:
+        _, _, said = text.rpartition(": ")
+        found.setdefault(_NUMBER.sub("#", said, count=1), []).append(said)
+    return [_one(group) for group in found.values()]
+
+
+def _one(group: Sequence[str]) -> str:
+    if len(group) == 1 or not (first := _NUMBER.search(group[0])):
+        return group[0] + (f", {len(group)} times" if len(group) > 1 else "")
+    numbers = sorted((match[0] for text in group if (match := _NUMBER.search(text))), key=float)
+    unit = "%" if group[0][first.end() : first.end() + 1] == "%" else ""
+    span = f"{numbers[0]}{unit} to {numbers[-1]}"
+    return f"{group[0][: first.start()]}{span}{group[0][first.end() :]}, in {count(len(group), 'cell')}"
