@@ -184,6 +184,12 @@ def ab(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=["lab"], default=False)
+def e2e(session: nox.Session) -> None:
+    """Whole models with and without the kernels: `nox -s e2e [-- --quick] [--model NAME, FOLDER or hub id]`."""
+    run_in_lab(session, "python", "-m", "moelab", "e2e", *session.posargs)
+
+
+@nox.session(venv_backend="none", requires=["lab"], default=False)
 def sanitizers(session: nox.Session) -> None:
     """The C++ tests under sanitizers, the fuzzer and valgrind."""
     run_in_lab(session, "python", "ci/sanitizers.py", *session.posargs)

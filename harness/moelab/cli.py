@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from moelab import bench_command, compare_command, history_command, machine_command, reproduce_command
+from moelab.e2e import command as e2e_command
 from moelab.text_table import table
 
 
@@ -37,6 +38,10 @@ def parser() -> argparse.ArgumentParser:
     reproduce = commands.add_parser("reproduce", help="run a result's command again and say whether it agrees")
     reproduce_command.add_arguments(reproduce)
     reproduce.set_defaults(run=reproduce_command.run)
+
+    e2e = commands.add_parser("e2e", help="whole models with and without the kernels, and what explains the difference")
+    e2e_command.add_arguments(e2e)
+    e2e.set_defaults(run=e2e_command.run)
 
     history = commands.add_parser("history", help="how speeds moved over committed results, and where they jumped")
     history_command.add_arguments(history)

@@ -236,7 +236,7 @@ def _sha256(path: Path) -> str | None:
         return None
 
 
-def serve(worker: Worker, commands: Any, replies: Any) -> None:
+def serve(worker: object, commands: Any, replies: Any) -> None:
     """Answers commands until the other end closes the pipe."""
     for line in commands:
         request = json.loads(line)

@@ -25,7 +25,7 @@ _START = """
 import ctypes, os, runpy, signal, sys
 ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))
 os.sched_setaffinity(0, map(int, sys.argv.pop(1).split(",")))
-runpy.run_module("moelab.worker", run_name="__main__")
+runpy.run_module(sys.argv.pop(1), run_name="__main__")
 """
 
 
@@ -38,7 +38,10 @@ class WorkerDiedError(RuntimeError):
 
 
 class WorkerProcess:
-    """One worker. While `pause`d it is stopped by SIGSTOP, so that its threads cannot spin."""
+    """One worker; `module` names another program that serves in the same way.
+
+    While `pause`d it is stopped by SIGSTOP, so that its threads cannot spin.
+    """
 
     def __init__(
         self,
@@ -49,12 +52,13 @@ class WorkerProcess:
         settings: Mapping[str, str],
         log: Path,
         timeout: float = 300.0,
+        module: str = "moelab.worker",
     ) -> None:
         self.timeout = timeout
         self.paused = False
         self._log = log
         to_worker, from_worker = os.pipe(), os.pipe()
-        command = [*python, "-c", _START, ",".join(map(str, cpus))]
+        command = [*python, "-c", _START, ",".join(map(str, cpus)), module]
         command += [str(number) for number in (to_worker[0], from_worker[1], threads)]
         own = python == [sys.executable]
         environment = {**os.environ, **_settings(threads), **package_path(own, log.parent), **settings}
