@@ -12,6 +12,7 @@ import pytest
 import torch
 from referencing import Registry, Resource
 
+import e2e_result
 from moelab.__main__ import main
 from moelab.e2e import command, models
 from moelab.e2e.engines import ENGINES, Entry
@@ -187,3 +188,7 @@ def test_random_weights_follow_from_the_seed(name: str, monkeypatch: pytest.Monk
     ids = torch.arange(8)[None]
     assert torch.equal(first(input_ids=ids).logits, again(input_ids=ids).logits)
     assert float(first(input_ids=ids).logits.detach().std()) > 1e-3
+
+
+def test_the_result_that_readers_are_tested_with_follows_the_schema() -> None:
+    validate(e2e_result.build())

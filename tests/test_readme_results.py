@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import e2e_result
 import synthetic_result
 
 ROOT = Path(__file__).parents[1]
@@ -114,3 +115,28 @@ def test_a_readme_without_the_marks_is_an_error(repository: Path) -> None:
     done = run(repository)
     assert done.returncode == 1
     assert "results:begin" in done.stderr
+
+
+def test_end_to_end_results_have_a_block_of_their_own(repository: Path, measured: dict[str, Any]) -> None:
+    put(repository, measured)
+    (repository / "README.md").write_text(f"{README}\n<!-- e2e:begin -->\nstale\n<!-- e2e:end -->\n")
+    assert run(repository).returncode == 0
+    assert "No end-to-end result is committed yet" in (repository / "README.md").read_text()
+    put(repository, e2e_result.build(), "e2e-machine.json")
+    assert run(repository, "--check").returncode == 1
+    assert run(repository).returncode == 0
+    text = (repository / "README.md").read_text()
+    assert "| qwen3-30b-a3b/4L | 1.50x (1.45–1.55) |" in text
+    assert "48 layers (extrapolated) | 2.25x (2.10–2.40) |" in text
+    assert "explain 1 of 2 measured ratios" in text
+    assert "e2e-machine.json" in (repository / "reports" / "evidence" / "README.md").read_text()
+    assert run(repository, "--check").returncode == 0
+
+
+def test_end_to_end_results_that_are_made_up_are_refused(repository: Path, measured: dict[str, Any]) -> None:
+    put(repository, measured)
+    (repository / "README.md").write_text(f"{README}\n<!-- e2e:begin -->\n<!-- e2e:end -->\n")
+    put(repository, e2e_result.build() | {"synthetic": True}, "e2e-machine.json")
+    refused = run(repository)
+    assert refused.returncode == 1
+    assert "synthetic" in refused.stderr

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from moelab import history
+from moelab.e2e.document import is_e2e
 from moelab.text_table import table
 
 
@@ -20,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """0, whatever moved; 2 where the folder holds something that is no result."""
     try:
-        all_series = history.series_of(arguments.folder.rglob("*.json"))
+        all_series = history.series_of(path for path in arguments.folder.rglob("*.json") if not is_e2e(path))
         found = [step for series in all_series for step in history.steps(series)]
     except ValueError as error:
         print(f"moelab history: {error}", file=sys.stderr)

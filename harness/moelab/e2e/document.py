@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from moelab import advice, machine, provenance, statistics
@@ -16,6 +18,15 @@ Json = dict[str, Any]
 
 SCHEMA = 1
 MARK = "moelab_e2e"
+
+
+def is_e2e(path: Path) -> bool:
+    """Whether a JSON file is a result of `moelab e2e`, and none of `moelab bench`."""
+    try:
+        found = json.loads(path.read_text())
+    except ValueError:
+        return False
+    return isinstance(found, dict) and MARK in found
 
 
 def document(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from moelab.e2e import readme as e2e
+from moelab.e2e.document import is_e2e
 from moelab.report.blocks import Table, Value
 from moelab.report.figures import canvas
 from moelab.report.figures.canvas import Drawn
@@ -39,16 +44,22 @@ class Written:
 
 def compose(root: Path) -> Written:
     """README, index of the evidence and picture as they should be. Raises ReportError for evidence that is none."""
-    evidence = sorted((root / "reports" / "evidence").rglob("*.json"))
+    everything = sorted((root / "reports" / "evidence").rglob("*.json"))
+    e2e_results = [(path.name, json.loads(path.read_text())) for path in everything if is_e2e(path)]
+    evidence = [path for path in everything if not is_e2e(path)]
     readme = (root / "README.md").read_text(encoding="utf-8")
+    if e2e.BEGIN in readme:
+        readme = _between_marks(readme, e2e.block(e2e_results), (e2e.BEGIN, e2e.END))
     if not evidence:
-        return Written({"README.md": _between_marks(readme, NOTHING), INDEX: _index(None, root)})
+        return Written(
+            {"README.md": _between_marks(readme, NOTHING), INDEX: _index(None, root) + _e2e_index(e2e_results)}
+        )
     loaded = load(evidence)
     _refuse_what_is_no_evidence(loaded)
     made = groups(loaded.cells)
     if not made:
         raise ReportError("reports/evidence holds no timed case")
-    files = {"README.md": _between_marks(readme, _results(made)), INDEX: _index(loaded, root)}
+    files = {"README.md": _between_marks(readme, _results(made)), INDEX: _index(loaded, root) + _e2e_index(e2e_results)}
     if picture := _picture(made):
         files[PICTURE] = picture
     return Written(files)
@@ -78,11 +89,12 @@ def _refuse_what_is_no_evidence(loaded: Loaded) -> None:
         raise ReportError("not to be published: " + "; ".join(reasons))
 
 
-def _between_marks(readme: str, text: str) -> str:
-    if readme.count(BEGIN) != 1 or readme.count(END) != 1 or readme.index(BEGIN) > readme.index(END):
-        raise ReportError(f"README.md must hold {BEGIN} and, after it, {END}, once each")
-    head, rest = readme.split(BEGIN)
-    return f"{head}{BEGIN}\n{text.strip()}\n{END}{rest.split(END)[1]}"
+def _between_marks(readme: str, text: str, marks: tuple[str, str] = (BEGIN, END)) -> str:
+    begin, end = marks
+    if readme.count(begin) != 1 or readme.count(end) != 1 or readme.index(begin) > readme.index(end):
+        raise ReportError(f"README.md must hold {begin} and, after it, {end}, once each")
+    head, rest = readme.split(begin)
+    return f"{head}{begin}\n{text.strip()}\n{end}{rest.split(end)[1]}"
 
 
 def _results(made: Sequence[Group]) -> str:
@@ -177,6 +189,25 @@ def _index(loaded: Loaded | None, root: Path) -> str:
         )
     columns = ("file", "CPU part", "revision", "started", "cells", f"{OURS}, geometric means", "command")
     return "\n".join([*lines, table(Table("", columns, rows, frozenset({4})))]) + "\n"
+
+
+def _e2e_index(results: Sequence[tuple[str, dict[str, Any]]]) -> str:
+    """A table of the end-to-end results; nothing without one."""
+    if not results:
+        return ""
+    rows: list[list[str | Value]] = [
+        [
+            name,
+            found["machine"]["cpu"]["part"],
+            str(found["source"]["commit"] or "unknown")[:12],
+            found["run"]["started"][:10],
+            str(len(found["cells"])),
+            shlex.join(found["run"]["command"]),
+        ]
+        for name, found in results
+    ]
+    columns = ("file", "CPU part", "revision", "started", "cells", "command")
+    return f"\nWhole results, end to end:\n\n{table(Table('', columns, rows, frozenset({4})))}\n"
 
 
 def _means(cells: Sequence[Cell]) -> str:
