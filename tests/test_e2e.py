@@ -170,7 +170,7 @@ def test_shapes_are_those_of_the_layers_measured_by_bench(name: str) -> None:
 @pytest.mark.parametrize("name", models.SHAPES)
 def test_random_weights_follow_from_the_seed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     small = {"hidden_size": 64, "vocab_size": 128, "num_attention_heads": 2, "num_key_value_heads": 2, "head_dim": 32}
-    small |= {"intermediate_size": 32, "num_local_experts": 4, "num_experts": 4, "moe_intermediate_size": 32}
+    small |= {"intermediate_size": 32, "num_local_experts": 8, "num_experts": 8, "moe_intermediate_size": 32}
     shape = models.SHAPES[name]
     if name == "gpt-oss-20b":
         small.pop("num_experts")

@@ -95,7 +95,8 @@ class EngineWorker:
         return {
             "positions": len(ids),
             "distance": float(np.sqrt(np.mean(np.square(difference)))),
-            "agreement": float(np.mean(ids[:, 0] == np.asarray(theirs).argmax(1))),
+            # Values, not ids: two tokens may be equally good.
+            "agreement": float(np.mean(np.take_along_axis(theirs, ids[:, :1], 1)[:, 0] == theirs.max(axis=1))),
         }
 
     def run(self, cell: Json, ids: list[list[int]]) -> Json:
