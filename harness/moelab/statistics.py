@@ -269,7 +269,8 @@ def judge(  # noqa: PLR0911 - one return for each kind of verdict
 ) -> Verdict:
     """The verdict of one cell by itself.
 
-    faster, slower   the interval lies beyond the margin, and beyond whatever the A/A control of the run showed
+    faster, slower   the whole interval lies beyond the margin, and the ratio farther from 1 than the whole interval of
+                     the run's A/A control: a difference that the control shows as well is none
     same             the interval and the control's lie within the margin
     undecided        anything else; also where there was only one process or no control
     """
@@ -277,19 +278,19 @@ def judge(  # noqa: PLR0911 - one return for each kind of verdict
         return _undecided(margin, "one process: differences between processes cannot be seen")
     if control is None:
         return _undecided(margin, "no A/A control")
-    noise = max(-math.log(control.low), math.log(control.high))
-    threshold = max(math.log1p(margin), noise)
+    noise, edge = max(-math.log(control.low), math.log(control.high)), math.log1p(margin)
     shown = f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]"
-    beyond = f"{shown} beyond {math.expm1(threshold):.1%}, the larger of margin and A/A control"
-    if math.log(ratio.low) > threshold:
-        return _claim("faster", _tail(ratio, threshold), margin, beyond)
-    if math.log(ratio.high) < -threshold:
-        return _claim("slower", _tail(ratio, -threshold), margin, beyond)
+    for kind, nearest, sign in (("faster", ratio.low, 1), ("slower", ratio.high, -1)):
+        if sign * math.log(nearest) <= edge:
+            continue
+        if sign * math.log(ratio.value) <= noise:
+            return _undecided(margin, f"{shown}, but the A/A control shows up to {math.expm1(noise):.1%}")
+        reason = f"{shown} beyond {margin:.0%}, and farther than the {math.expm1(noise):.1%} of the A/A control"
+        return _claim(kind, _tail(ratio, sign * edge), margin, reason)
     if not inside_margin(ratio, margin):
-        return _undecided(margin, f"{shown} crosses {math.expm1(threshold):.1%}")
+        return _undecided(margin, f"{shown} crosses {margin:.0%}")
     if not inside_margin(control, margin):
         return _undecided(margin, f"{shown} within {margin:.0%}, but the A/A control is not")
-    edge = math.log1p(margin)
     return _claim("same", max(_tail(ratio, edge), _tail(ratio, -edge)), margin, f"{shown} within {margin:.0%}")
 
 

@@ -158,8 +158,8 @@ _READING = (
     ("A cell is one model's MoE layer at one number of tokens. Its backends get the same inputs and are timed "
     "interleaved, round by round, in several processes; outputs are checked against an fp64 reference."),
     "A speedup is the other backend's time divided by ours, paired by round. Above 1 ours is faster.",
-    ("Faster and slower mean that the whole interval lies beyond the margin of 2 % and beyond what the A/A control "
-    "(a backend against itself) showed; same means inside the margin; anything else is undecided."),
+    ("Faster and slower mean that the whole interval lies beyond the margin of 2 %, and the ratio farther than all "
+    "that the A/A control (a backend against itself) showed; same means inside the margin; all else is undecided."),
     ("The roofline is the least time that the bytes and FLOPs of a call need at the rates measured beside its samples. "
     "A result above it is a broken measurement: marked, and left out of every summary."),
     "Repeatable: each figure names its machine, revision and command. Whether it is reproduced is for others to say.",
