@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 import backends_for_tests
 from moelab import results
 from moelab.backends.moelab_backend import Moelab
+from moelab.cpus import bound_cpus
 from moelab.measurement import CaseRun, Missing
 from moelab.plan import Plan
 from moelab.progress import Progress
@@ -253,6 +255,21 @@ def test_an_idle_peer_that_spins_moves_no_time(tmp_path: Path, monkeypatch: pyte
     assert running > 1.3 * stopped
     assert stopped < 1.5 * alone
     assert 0.75 < control < 1.33
+
+
+def test_another_program_on_the_same_cpu_is_written_into_the_result() -> None:
+    cpu = bound_cpus(1)[0]
+    program = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nprint(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as neighbour:
+        assert neighbour.stdout is not None
+        neighbour.stdout.readline()
+        try:
+            (case,), _ = measure("Honest", tokens=(512,), fewest_rounds=10, most_rounds=10)
+        finally:
+            neighbour.kill()
+    assert any("other programs used" in text for text in case.conditions), case.conditions
+    (cell,) = results.analyse([case])
+    assert results.cell_json(cell)["conditions"] == case.conditions
 
 
 # ---- worker processes -----------------------------------------------------------------------------------------------

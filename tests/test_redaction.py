@@ -20,7 +20,7 @@ SECRETS = {
     "HF_TOKEN": "hf_canaryeeee",
 }
 CLEANER = Redactor(
-    {**SECRETS, "TOKEN_COUNT": "16", "SSH_AUTH_SOCK": "/run/agent.1", "PATH": "/usr/bin"},
+    {**SECRETS, "TOKEN_COUNT": "16", "SSH_AUTH_SOCK": "/run/agent.1", "HOSTNAME": "build-host-7", "PATH": "/usr/bin"},
     repository=Path("/home/mallory/moelab"),
     home="/home/mallory",
     user="mallory",
@@ -42,6 +42,8 @@ CLEANER = Redactor(
         ("trace:/home/mallory/routing.npz", "trace:~/routing.npz"),
         ("/scratch/mallory/x", "/scratch/USER/x"),
         ("no route to mallorys-laptop:22", "no route to HOST:22"),
+        ("asked mallory for it", "asked USER for it"),
+        ("on build-host-7", "on HOST"),
         # And nothing else:
         ("tokens 1,16,256", "tokens 1,16,256"),
         ("tokens=16, tokens: 16", "tokens=16, tokens: 16"),
@@ -53,6 +55,11 @@ CLEANER = Redactor(
 )
 def test_a_string(given: str, published: str) -> None:
     assert CLEANER.clean(given) == published
+
+
+def test_an_account_and_a_host_of_the_products_name_change_nothing() -> None:
+    cleaner = Redactor({}, repository=None, home="/", user="moelab", host="localhost")
+    assert cleaner.clean("moelab /x/moelab localhost /") == "moelab /x/moelab localhost /"
 
 
 def test_strings_anywhere_in_a_document_and_nothing_but_strings() -> None:

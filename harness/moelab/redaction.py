@@ -19,8 +19,9 @@ _SECRET_NAMES = re.compile(r"TOKEN|SECRET|PASS|KEY|AUTH|CREDENTIAL|COOKIE|PRIVAT
 _IN_URL = re.compile(r"(?<=://)[^/\s@]+@")
 _WORDS = r"token|(?:secret|password|passwd|api[-_]?key|access[-_]?key|credential|signature)s?"  # "tokens" are ours
 _ASSIGNED = re.compile(rf"((?:{_WORDS})[\"']?\s*[=:]\s*[\"']?|--[\w-]*(?:{_WORDS})\s+)[^\s&,;'\"\]]+", re.IGNORECASE)
-_SHORTEST = 6  # of a value or host name: replacing shorter ones would garble text that has nothing to do with them
-_SHARED_ACCOUNTS = ("root", "runner", "user", "ubuntu", "nobody")
+_SHORTEST = 6  # of a value or name: replacing shorter ones would garble text that has nothing to do with them
+# Names of accounts and hosts that name nobody, some of which are words of results besides.
+_NOBODY = ("root", "runner", "user", "ubuntu", "debian", "nobody", "localhost", "moelab", "github", "docker", "builder")
 
 
 class Redactor:
@@ -40,10 +41,12 @@ class Redactor:
             self._rules.append((re.compile(start + re.escape(str(repository)) + "/"), ""))
         if home.strip("/"):
             self._rules.append((re.compile(start + re.escape(home.rstrip("/")) + r"(?![\w.-])"), "~"))
-        if user and user not in _SHARED_ACCOUNTS:
-            self._rules.append((re.compile(r"(?<=/)" + re.escape(user) + r"(?![\w.-])"), "USER"))
-        if len(host) >= _SHORTEST:
-            self._rules.append((re.compile(rf"(?<!\w){re.escape(host)}(?!\w)"), "HOST"))
+        hosts = {host, environment.get("HOSTNAME", "")}
+        names = [(user, "USER"), *((name, "HOST") for name in sorted(hosts, key=len, reverse=True))]
+        for name, shown in names:
+            if name and name not in _NOBODY:
+                before = r"(?<!\w)" if len(name) >= _SHORTEST else "(?<=/)"  # short ones as a part of a path alone
+                self._rules.append((re.compile(before + re.escape(name) + r"(?![\w-])"), shown))
 
     def clean(self, value: Any) -> Any:
         """A copy; keys of dicts stay, numbers pass."""

@@ -106,6 +106,7 @@ class GgmlBackend(Backend):
             "compiler": made.get("ggml_compiler"),
             "options": made.get("ggml_options"),
             "library_sha256": made.get("libggml-cpu.so"),
+            "threads": self.threads,
             "avx512_bf16": bool(lib.ggml_cpu_has_avx512_bf16()),
             "packing": "none: gate and up in one [E, 2I, H], as llama.cpp merges them",
             "amx": amx.without_amx(),  # its AMX code multiplies quantised weights only
