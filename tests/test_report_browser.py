@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import synthetic_model_runs
 import synthetic_result
 
 REQUIRED = bool(os.environ.get("MOELAB_BROWSER_REQUIRED"))
@@ -32,6 +34,7 @@ from axe_playwright_python.sync_playwright import Axe  # noqa: E402
 from playwright.sync_api import Browser, Page, sync_playwright  # noqa: E402
 
 from moelab.report import write_report  # noqa: E402
+from moelab.report.palette import BACKENDS, PHASES  # noqa: E402
 
 WIDTHS = {"desktop": (1280, 900), "phone": (390, 844), "small phone": (320, 640)}
 
@@ -55,6 +58,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     info["verdict"]["table"] = "slower"
         paths.append(folder / f"{'a-very-long-name-without-a-place-to-break' * 2}{number}.json")
         paths[-1].write_text(json.dumps(document))
+    paths.append(folder / "models.json")
+    paths[-1].write_text(json.dumps(synthetic_model_runs.build("gpt-oss-20b")))
     return write_report(paths, folder / "out").html.parent
 
 
@@ -75,7 +80,7 @@ def scheme(request: pytest.FixtureRequest) -> str:
 
 def html_files(site: Path) -> list[Path]:
     files = sorted(site.rglob("*.html"))
-    assert len(files) == 5
+    assert len(files) == 6
     return files
 
 
@@ -105,7 +110,7 @@ def test_no_errors_no_requests_and_nothing_wider_than_the_screen(
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", "desktop"), ("dark", "phone")])
-@pytest.mark.parametrize("kind", ["index.html", "models/*.html", "machines/*.html"])
+@pytest.mark.parametrize("kind", ["index.html", "models/*.html", "machines/*.html", "from-layer-to-model.html"])
 def test_axe_finds_nothing_serious(browser: Browser, site: Path, scheme: str, width: str, kind: str) -> None:
     page = open_page(browser, next(site.glob(kind)), width, color_scheme=scheme)
     result = Axe().run(page, options={"resultTypes": ["violations"]}).response
@@ -170,13 +175,78 @@ def test_pages_are_whole_without_javascript(browser: Browser, site: Path) -> Non
     page = open_page(browser, site / "index.html", java_script_enabled=False)
     assert page.get_by_role("heading", name="Speedup at a glance").is_visible()
     assert page.locator("svg.plot").first.is_visible()
+    assert page.locator("button, input").count() == 0, "nothing that does nothing"
+
+
+@pytest.mark.parametrize("file", ["index.html", "report.html"])
+def test_light_or_dark_by_hand_beats_the_system_and_is_kept(browser: Browser, site: Path, file: str) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    plot = "getComputedStyle(document.querySelector('svg.plot text')).fill"
+    page = open_page(browser, site / file, color_scheme="light")
+    light = page.evaluate(background), page.evaluate(plot)
+    page.get_by_role("button", name="Dark colours").click()
+    dark = page.evaluate(background), page.evaluate(plot)
+    assert light[0] != dark[0]
+    assert light[1] != dark[1]
+    page.reload()
+    assert (page.evaluate(background), page.evaluate(plot)) == dark
+    page.emulate_media(color_scheme="dark")
+    page.get_by_role("button", name="Light colours").click()
+    assert (page.evaluate(background), page.evaluate(plot)) == light
+    assert page.problems == []  # type: ignore[attr-defined]
+    page.context.close()
+
+
+def test_hatched_bars_follow_the_palette_in_the_dark(browser: Browser, site: Path) -> None:
+    page = open_page(browser, site / "index.html", color_scheme="dark")
+    grounds = page.evaluate(
+        "[...document.querySelectorAll('svg.plot pattern rect')].map(r => getComputedStyle(r).fill)"
+    )
+    assert grounds
+    wanted = {look.dark for look in (*BACKENDS.values(), *PHASES.values())}
+    shown = {"#" + "".join(f"{int(part):02x}" for part in re.findall(r"\d+", fill)[:3]) for fill in grounds}
+    assert shown <= wanted
+
+
+def test_tables_sort_by_number_and_back(browser: Browser, site: Path) -> None:
+    page = open_page(browser, site / "models" / "gpt-oss-20b.html")
+    table = page.locator("table").first
+    column = [name.strip() for name in table.locator("thead th").all_inner_texts()].index("moelab [ms]")
+    button = table.locator("thead th").nth(column).get_by_role("button")
+
+    def values() -> list[float]:
+        return [float(text) for text in table.locator(f"tbody tr > :nth-child({column + 1}) .v").all_inner_texts()]
+
+    before = values()
+    for order in ("descending", "ascending"):
+        button.focus()
+        page.keyboard.press("Enter")
+        assert table.locator("thead th").nth(column).get_attribute("aria-sort") == order
+        assert values() == sorted(before, reverse=order == "descending")
+    button.click()
+    assert values() == before
+    assert table.locator("[aria-sort]").count() == 0
+    result = Axe().run(page, options={"resultTypes": ["violations"]}).response
+    assert [v["id"] for v in result["violations"] if v["impact"] in ("serious", "critical")] == []
+
+
+def test_tables_filter_their_rows(browser: Browser, site: Path) -> None:
+    page = open_page(browser, site / "index.html")
+    box = page.get_by_role("searchbox").first
+    box.fill("gpt-oss-20b 256")
+    told = page.get_by_role("status").first.inner_text()
+    assert told.split(" of ")[0] == "1"
+    shown = page.locator(".filter + .scroll").first.locator("tbody tr:visible")
+    assert [text.split("\n")[0] for text in shown.locator("th").all_inner_texts()] == ["gpt-oss-20b, 256"]
+    box.fill("")
+    assert page.locator(".filter + .scroll").first.locator("tbody tr[hidden]").count() == 0
 
 
 def test_every_page_is_reached_by_clicking(browser: Browser, site: Path) -> None:
     page = open_page(browser, site / "index.html")
     menu = page.get_by_role("navigation", name="Report").get_by_role("link")
     names = menu.all_inner_texts()
-    assert len(names) == 4
+    assert len(names) == 5
     for name in names:
         page.get_by_role("navigation", name="Report").get_by_role("link", name=name, exact=True).click()
         page.wait_for_load_state()
@@ -204,7 +274,7 @@ def test_everything_is_reached_by_keyboard(browser: Browser, site: Path) -> None
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
     page.reload()
-    wanted = page.locator("a[href]:visible, [tabindex='0']").count()
+    wanted = page.locator("a[href]:visible, [tabindex='0'], button:visible, input:visible").count()
     reached: set[str] = set()
     for _ in range(wanted + 5):
         page.keyboard.press("Tab")

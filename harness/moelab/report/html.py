@@ -92,7 +92,7 @@ def _breakable(text: str) -> Markup:
         return broken
     for mark in ("_", "/", ":"):
         broken = broken.replace(mark, Markup(mark + "<wbr>"))  # noqa: S704
-    return Markup(_OPTION.sub(r'<span class="w">\1</span>', broken))  # noqa: S704
+    return Markup(_OPTION.sub(r'<span class="w">\1</span>', str(broken)))  # noqa: S704
 
 
 def stylesheet() -> str:

@@ -110,7 +110,7 @@ def _section(table: SideTable) -> Section:
     if table.about:
         section.blocks.append(Text(table.about))
     rows: list[list[str | Value]] = [list(row) for row in table.rows]
-    note = "; ".join((*table.notes, f"{table.name} (sha256 {table.digest[:12]})")) + "."
+    note = "; ".join((*(said.rstrip(".") for said in table.notes), f"{table.name} (sha256 {table.digest[:12]})")) + "."
     section.blocks.append(Table(table.title, table.columns, rows, table.numeric, note))
     if table.command:
         section.blocks.append(Command(table.command))
