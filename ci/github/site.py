@@ -2,7 +2,8 @@
 """Builds the site that Pages serves, from every machine's results: site.py ARCHIVE OUT.
 
 The newest result of each runner on the branch `results` (checked out at ARCHIVE) and the evidence committed in
-reports/evidence; where both have the machine, the newer one. Calls `nox -s report`.
+reports/evidence; where both have the machine, the newer one. Beside them the instruction counts and the predictions.
+Calls `nox -s report`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+# No measurements; the report gives each a page that says so.
+BESIDE = ("reports/counts.json", "reports/predictions.json")
 
 
 def taken(path: Path) -> str:
@@ -43,7 +46,7 @@ def main() -> int:
     if not files:
         print("site: no result files, neither on the branch `results` nor in reports/evidence", file=sys.stderr)
         return 1
-    command = ["./ci/lab", "report", *map(str, files), "--out", str(options.out.resolve())]
+    command = ["./ci/lab", "report", *map(str, files), *BESIDE, "--out", str(options.out.resolve())]
     status = subprocess.run(command, cwd=ROOT, check=False).returncode
     # 1: a result holds a broken measurement, which the site shows; the site itself is there.
     built = any(options.out.glob("*.html"))

@@ -9,22 +9,17 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from moelab.report.figures.canvas import Drawn, Handle, legend_above, legend_rows, new_figure
-from moelab.report.model import Cell
+from moelab.report.model import Cell, Measurement
 from moelab.report.palette import backend_look, backend_order
 
-Row = tuple[int, int, str, float]
+Row = tuple[int, int, str, float, float, float]
 
 
 def thread_scaling(name: str, title: str, footer: str, cells: Sequence[Cell]) -> Drawn | None:
     """None where fewer than two numbers of threads were run with the same case."""
     rows: list[Row] = sorted(
         (
-            (
-                cell.case.tokens,
-                cell.setting.threads,
-                m.backend,
-                m.roofline.flops / m.time.value / 1e9 / cell.setting.threads,
-            )
+            (cell.case.tokens, cell.setting.threads, m.backend, *_rates(m, cell.setting.threads))
             for cell in cells
             for m in cell.measurements.values()
             if cell.setting.threads > 0 and math.isfinite(m.roofline.flops) and not m.broken
@@ -42,8 +37,14 @@ def thread_scaling(name: str, title: str, footer: str, cells: Sequence[Cell]) ->
         f"GFLOP/s per thread over {min(min(threads[t]) for t in scaled)} to {max(max(threads[t]) for t in scaled)} "
         f"threads at {' and '.join(map(str, shown))} tokens for {', '.join(backends)}; a flat line scales fully."
     )
-    columns = ("tokens", "threads", "backend", "gflops_per_thread")
+    columns = ("tokens", "threads", "backend", "gflops_per_thread", "low", "high")
     return Drawn(name, title, alt, footer, columns, rows, lambda: _draw(rows, shown, backends))
+
+
+def _rates(m: Measurement, threads: int) -> tuple[float, float, float]:
+    """GFLOP/s per thread and the ends of its interval."""
+    each = m.roofline.flops / 1e9 / threads
+    return each / m.time.value, each / m.time.high, each / m.time.low
 
 
 def _draw(rows: Sequence[Row], shown: Sequence[int], backends: Sequence[str]) -> Figure:
@@ -56,8 +57,10 @@ def _draw(rows: Sequence[Row], shown: Sequence[int], backends: Sequence[str]) ->
             if not own:
                 continue
             look = backend_look(backend)
-            (line,) = axes.plot([row[1] for row in own], [row[3] for row in own], color=look.light,
-                                marker=look.marker, dashes=look.dash or (None, None))  # fmt: skip
+            ends = [[max(row[3] - row[4], 0) if math.isfinite(row[4]) else 0 for row in own],
+                    [max(row[5] - row[3], 0) if math.isfinite(row[5]) else 0 for row in own]]  # fmt: skip
+            line = axes.errorbar([row[1] for row in own], [row[3] for row in own], ends, color=look.light,
+                                 marker=look.marker, dashes=look.dash or (None, None), elinewidth=0.9)  # fmt: skip
             handles.setdefault(backend, line)
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_locator(FixedLocator(counts))
