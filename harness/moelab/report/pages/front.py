@@ -127,8 +127,10 @@ def _machines(context: Context) -> Section:
         key = (result.machine.key, result.synthetic, result.emulated)
         if key not in with_cells:
             with_cells.add(key)
-            rows.append([Value(result.machine.name, result.machine.part), result.machine.architecture,
-                         str(result.machine.cpus or "–"), "–", "0", "–", "–", result.revision_label])  # fmt: skip
+            page = machine_page(key, result.machine.name)
+            name = Value(result.machine.name, result.machine.part, link=Link("", page=page))
+            cpus = str(result.machine.cpus or "–")
+            rows.append([name, result.machine.architecture, cpus, "–", "0", "–", "–", result.revision_label])
     columns = ("machine", "architecture", "CPUs", "setting", "cells", f"{OURS}, geometric mean", "over", "revision")
     section.blocks.append(Table("Machines and settings", columns, rows, frozenset({2, 4, 5})))
     return section

@@ -217,23 +217,37 @@ def brief(context: Context) -> Section:
     runs = newest(context.loaded)
     if not runs:
         return section
-    section.blocks += [Text(sentence) for sentence in sentences(runs)]
-    rows: list[list[str | Value]] = []
-    for run, cell, r in [*our_ratios(runs, extrapolated=False), *our_ratios(runs, extrapolated=True)]:
-        deepest = max(c.layers for c in run.cells if c.model == cell.model and not c.extrapolated)
-        if cell.extrapolated or cell.layers == deepest:
-            rows.append(
-                [Value(f"{cell.model}, {cell.id}", cell.depth), f"{r.engine} over {r.baseline}",
-                 tables.ratio_value(cell, r), _predicted(r), run.machine.name]
-            )  # fmt: skip
-    rows.sort(key=lambda row: row[0].text if isinstance(row[0], Value) else row[0])
+    section.blocks += [Text(sentence, lead=not context.groups) for sentence in sentences(runs)]
+    rows = _brief_rows(runs)
     note = "Predicted: from the layer's ratio inside the model and the experts' share of its time (Amdahl)."
     if len(rows) > MOST_ROWS:
         note = f"The first {MOST_ROWS} of {len(rows)}; the page has the rest. {note}"
-    columns = ("run", "what", "speed", "predicted", "on")
-    blocks: list[Block] = [Table("Whole models", columns, rows[:MOST_ROWS], frozenset({2, 3}), note)]
+    columns = ("run", "measured", "predicted", "full depth, extrapolated", "on")
+    blocks: list[Block] = [Table("Whole models", columns, rows[:MOST_ROWS], frozenset({1, 2, 3}), note)]
     section.blocks += [*blocks, Links((Link("From layer to model, in full", page=PAGE),))]
     return section
+
+
+def _brief_rows(runs: Sequence[ModelRuns]) -> list[list[str | Value]]:
+    """One row per kind of run and pair of engines: at the most layers that ran, and at full depth."""
+    fitted = {(id(run), cell.model, cell.id, r.engine, r.baseline): (cell, r)
+              for run, cell, r in our_ratios(runs, extrapolated=True)}  # fmt: skip
+    rows: list[list[str | Value]] = []
+    for run, cell, r in our_ratios(runs, extrapolated=False):
+        if cell.layers < max(c.layers for c in run.cells if (c.model, c.extrapolated) == (cell.model, False)):
+            continue
+        measured = tables.ratio_value(cell, r)
+        full = fitted.get((id(run), cell.model, cell.id, r.engine, r.baseline))
+        rows.append(
+            [
+                Value(f"{cell.model}, {cell.id}", f"{r.engine} over {r.baseline}"),
+                Value(measured.text, f"{measured.under}, {cell.depth}", measured.tone),
+                _predicted(r),
+                tables.ratio_value(*full) if full else Value("–", tone="muted"),
+                f"{run.machine.name}, {count(run.threads, 'thread')}",
+            ]
+        )
+    return rows
 
 
 def _predicted(r: RunRatio) -> Value:
