@@ -183,6 +183,40 @@ def test_without_losses_undecided_cells_are_not_called_wins(
     assert [cell.strip() for cell in row.split("|")][4:9] == ["0", "0", "6", "0", "6"]
 
 
+def test_undecided_says_what_the_run_could_have_seen(document: Document, report: Callable[..., ReportPaths]) -> None:
+    for number, entry in enumerate(entries(document, "moelab")):
+        entry["extra_info"]["verdict"].update(table="undecided")
+        entry["extra_info"]["ratio"]["minimum_detectable"] = 0.1 * (number + 1)
+    for backend in ("torch_grouped_mm", "vllm"):
+        document["benchmarks"] = [e for e in document["benchmarks"] if e not in entries(document, backend)]
+    text = report(document).markdown.read_text()
+    assert "In 6 such comparisons the smallest speedup that this run sees" in text
+    assert "is 1.40x (median; 1.10x to 1.60x)" in text
+
+
+def test_the_point_comes_before_what_disturbed_it(small: Document, report: Callable[..., ReportPaths]) -> None:
+    small["moelab"]["synthetic"] = False
+    small["moelab"]["conditions"] = ["a/t1: the rate varied by 9%", "a/t4: the rate varied by 47.5%", "swap was used"]
+    text = report(small).markdown.read_text()
+    assert text.index("the speed of torch") < text.index("was not steady")
+    assert "the rate varied by 9% to 47.5%, in 2 cells; swap was used" in text
+
+
+def test_the_worst_element_stands_beside_its_own_bound(small: Document, report: Callable[..., ReportPaths]) -> None:
+    """The largest error of all may exceed the bound of the element that is nearest to its own."""
+    for entry in small["benchmarks"]:
+        check = {"rows": 1, "max_error": 0.08, "bound": 0.05, "worst": 0.6, "flips": 0.1, "flip_limit": 0.2}
+        entry["extra_info"]["correctness"].update(before=check, after=check)
+        entry["extra_info"]["backend"]["rounding"] = {
+            "gemm1": True, "bias": "bf16", "activation": "steps", "expert": "unweighted", "combine": "fp32",
+            "output": True, "gelu_tanh": "fp32",
+        }  # fmt: skip
+    folder = report(small).html.parent
+    words = Page(folder / "models" / f"{WORKLOAD}.html").words
+    assert "0.0800 0.0300 0.0500 0.600" in words
+    assert "gate and up, biases, each step of the activation, each expert's output, output" in words
+
+
 def test_broken_measurements_are_marked_and_left_out(document: Document, report: Callable[..., ReportPaths]) -> None:
     for entry in entries(document, "moelab"):
         info = entry["extra_info"]

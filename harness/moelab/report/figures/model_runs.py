@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -22,6 +23,10 @@ _FITTED, _PREDICTED = "extrapolated to full depth", "predicted from the layer (A
 
 def engines_of(cells: Sequence[RunCell]) -> list[str]:
     return sorted({name for cell in cells for name in cell.engines}, key=engine_order)
+
+
+def _hollow(cells: Sequence[RunCell]) -> str:
+    return " Hollow marks are extrapolated to full depth." if any(cell.extrapolated for cell in cells) else ""
 
 
 def label(cell: RunCell) -> str:
@@ -45,7 +50,7 @@ def rates(name: str, title: str, footer: str, cells: Sequence[RunCell]) -> Drawn
     low, high = min(row[4] for row in rows), max(row[4] for row in rows)
     alt = (
         f"Tokens per second with intervals for {', '.join(engines)}, one row per kind of run and number of layers, "
-        f"from {significant(low)} to {significant(high)}. Hollow marks are extrapolated to the model's full depth."
+        f"from {significant(low)} to {significant(high)}.{_hollow(cells)}"
     )
     columns = ("run", "layers", "extrapolated", "engine", "tokens_per_second", "low", "high", "unit", "samples")
     return Drawn(name, title, alt, footer, columns, rows, lambda: _draw_rates(cells, engines))
@@ -92,7 +97,7 @@ def speeds(name: str, title: str, footer: str, cells: Sequence[RunCell], engine:
     alt = (
         f"Speed of {engine} over {baseline} in whole models, one row per kind of run and number of layers, from "
         f"{ratio(min(row[3] for row in rows))} to {ratio(max(row[3] for row in rows))} around a line at 1; "
-        f"slower in {slower} of {len(rows)}. Diamonds: what the layer's ratio predicts. Hollow: extrapolated."
+        f"slower in {slower} of {len(rows)}. Diamonds: what the layer's ratio predicts.{_hollow(cells)}"
     )
     columns = ("run", "layers", "extrapolated", "speedup", "low", "high", "verdict", "predicted", "predicted_low",
                "predicted_high", "pairs")  # fmt: skip
@@ -138,34 +143,46 @@ def _draw_speeds(met: Sequence[tuple[RunCell, RunRatio]], engine: str) -> Figure
 
 
 # ---- share of the experts -------------------------------------------------------------------------------------------
+class Share(NamedTuple):
+    """One engine in one cell; `of_slowest`: its time over that of the slowest engine of the cell."""
+
+    run: str
+    layers: int
+    extrapolated: bool
+    engine: str
+    seconds: float
+    experts_share: float
+    low: float
+    high: float
+    of_slowest: float
+
+
 def experts_share(name: str, title: str, footer: str, cells: Sequence[RunCell]) -> Drawn | None:
     """Time of each engine, split into experts and the rest, in percent of the slowest engine's time in the cell."""
     engines = engines_of(cells)
-    rows = []
+    rows: list[Share] = []
     for cell in cells:
         longest = max(run.seconds.value for run in cell.engines.values())
         for engine in engines:
             run = cell.engines.get(engine)
             if run and math.isfinite(run.share.value):
-                whole, share = run.seconds.value / longest, run.share
-                rows.append((cell.id, cell.layers, cell.extrapolated, engine, run.seconds.value, share.value,
-                             share.low, share.high, whole * share.value, whole * (1 - share.value)))  # fmt: skip
+                share = run.share
+                rows.append(Share(cell.id, cell.layers, cell.extrapolated, engine, run.seconds.value, share.value,
+                                  share.low, share.high, run.seconds.value / longest))  # fmt: skip
     if not rows:
         return None
-    least, most = min(row[5] for row in rows), max(row[5] for row in rows)
+    least, most = min(row.experts_share for row in rows), max(row.experts_share for row in rows)
     alt = (
         f"Bars of the time of {', '.join(engines)} in each kind of run, split into the experts (coloured) and "
         f"everything else (pale); the experts take {percent(least)} to {percent(most)} of the time."
     )
-    columns = ("run", "layers", "extrapolated", "engine", "seconds", "experts_share", "low", "high",
-               "experts_of_slowest", "rest_of_slowest")  # fmt: skip
-    return Drawn(name, title, alt, footer, columns, rows, lambda: _draw_shares(cells, engines, rows))
+    return Drawn(name, title, alt, footer, Share._fields, rows, lambda: _draw_shares(cells, engines, rows))
 
 
-def _draw_shares(cells: Sequence[RunCell], engines: Sequence[str], rows: Sequence[tuple[object, ...]]) -> Figure:
+def _draw_shares(cells: Sequence[RunCell], engines: Sequence[str], rows: Sequence[Share]) -> Figure:
     figure, axes = _rows_of(cells, len(engines) + 1, tall=0.08 + 0.15 * len(engines))
     step = 0.84 / max(1, len(engines))
-    found = {(row[0], row[1], row[2], row[3]): row for row in rows}
+    found = {row[:4]: row for row in rows}
     handles: dict[str, Handle] = {}
     rest_bar: Handle | None = None
     for place, cell in enumerate(cells):
@@ -174,10 +191,12 @@ def _draw_shares(cells: Sequence[RunCell], engines: Sequence[str], rows: Sequenc
                 continue
             look = engine_look(engine)
             y = place + (index - (len(engines) - 1) / 2) * step
-            experts, rest = float(str(row[8])) * 100, float(str(row[9])) * 100
+            whole = row.of_slowest * 100
+            experts = whole * row.experts_share
             bar = axes.barh(y, experts, step * 0.86, color=look.light, hatch=look.hatch, linewidth=0,
                             edgecolor=ROLES["bg"].light)  # fmt: skip
-            rest_bar = axes.barh(y, rest, step * 0.86, left=experts, color=ROLES["grid"].light, linewidth=0)
+            rest_bar = axes.barh(y, whole - experts, step * 0.86, left=experts, color=ROLES["grid"].light, linewidth=0)
+            _interval(axes, Interval(experts, row.low * whole, row.high * whole), y, ROLES["fg"].light)
             handles.setdefault(f"{engine}: experts", bar)
     if rest_bar is not None:
         handles["everything else"] = rest_bar

@@ -29,9 +29,11 @@ def front_page(context: Context) -> Page:
     first.blocks += [banner for banner in found if banner.level != "danger"]
     page.sections.append(first)
     if not groups:
-        if not loaded.model_runs:
+        if loaded.model_runs:
+            page.sections += [brief(context), claim_section(groups, newest(loaded))]
+        else:
             first.blocks.append(Banner("warning", "These files hold no timed case"))
-        page.sections += [brief(context), _machines(context), _missing(context)]
+        page.sections += [_machines(context), _missing(context)]
         return page
     main = groups[0]
     page.sections.append(_standing(context, main))

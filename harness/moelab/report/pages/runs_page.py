@@ -84,7 +84,7 @@ def sentences(runs: Sequence[ModelRuns]) -> list[str]:
         counts = ", ".join(f"{number} {word}" for word, number in words.items())
         told = [r.explanation for _, _, r in found if r.explanation and r.explanation.explained is not None]
         agree = sum(e.explained is True for e in told)
-        explained = f" The layer's own ratio explains {agree} of {len(told)} (Amdahl, below)." if told else ""
+        explained = f" The layer's own ratio explains {agree} of {len(told)} (Amdahl)." if told else ""
         said.append(
             f"{loud}On {run.machine.name} with {count(run.threads, 'thread')}, whole models ({', '.join(models)}"
             f"{_cut(run)}) ran with {'; '.join(parts)}. Of {count(len(found), 'comparison')}: {counts}.{explained}"
@@ -109,7 +109,9 @@ def runs_page(context: Context) -> Page | None:
     first.blocks.append(Banner("info", "What these numbers are", _what(runs)))
     page.sections.append(first)
     page.sections.append(_lost(runs))
-    page.sections.append(claim_section(context.groups, runs))
+    claim = claim_section(context.groups, runs)
+    claim.brief = False  # the front page's is
+    page.sections.append(claim)
     for run in runs:
         for model in dict.fromkeys(cell.model for cell in run.cells):
             page.sections.append(_model(context, run, model))
