@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 import pytest
 
+import synthetic_model_runs
 import synthetic_result
 from moelab.report import ReportError, ReportPaths, write_report
 from moelab.report.load import load
@@ -546,6 +547,13 @@ def test_an_earlier_report_is_replaced(small: Document, report: Callable[..., Re
     folder = report(small).html.parent
     assert first != {path.name for path in folder.rglob("*.json")}
     assert len(list((folder / "results").iterdir())) == 1
+
+
+def test_no_page_of_an_earlier_report_is_left(small: Document, report: Callable[..., ReportPaths]) -> None:
+    folder = report(small, TABLE, {**TABLE, "kind": "prediction"}, synthetic_model_runs.build()).html.parent
+    more = {path.name for path in folder.glob("*.html")}
+    report(small)
+    assert {path.name for path in folder.glob("*.html")} == {"index.html", "report.html"} < more
 
 
 # ---- thin and old results -----------------------------------------------------------------------------------------

@@ -15,14 +15,16 @@ from moelab.report.pages.context import Context
 from moelab.report.pages.front import front_page
 from moelab.report.pages.machine_page import page_of_machine
 from moelab.report.pages.model_page import page_of_model
-from moelab.report.pages.runs_page import runs_page
-from moelab.report.side_tables import side_pages
+from moelab.report.pages.runs_page import PAGE, runs_page
+from moelab.report.side_tables import KINDS, side_pages
 from moelab.report.summary import models
 from moelab.report.text import slug
 
 # About 0.25 s each; 200 result files of 200 machines stay under a minute.
 MOST_FIGURES = 80
 _OWN_FOLDERS = ("figures", "data", "models", "machines", "results")
+# Pages that not every report has.
+_OWN_PAGES = (f"{PAGE}.html", *(kind.path for kind in KINDS.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,8 @@ def _make_room(folder: Path) -> None:
     if present and "index.html" in present and (folder / "style.css").is_file():
         for name in _OWN_FOLDERS:
             shutil.rmtree(folder / name, ignore_errors=True)
+        for name in _OWN_PAGES:
+            (folder / name).unlink(missing_ok=True)
     elif clash := sorted(present & {*_OWN_FOLDERS, "index.html", "style.css"}):
         raise ValueError(f"out_dir {folder} holds {', '.join(clash)} that no report wrote; give an empty folder")
 
