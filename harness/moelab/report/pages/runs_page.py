@@ -179,8 +179,9 @@ def _charts(run: ModelRuns, model: str, cells: list[RunCell]) -> list[Drawn | No
 
     def footer(units: str) -> str:
         sizes = [engine.samples for cell in cells if not cell.extrapolated for engine in cell.engines.values()]
-        n = f"{min(sizes)}" if min(sizes, default=0) == max(sizes, default=0) else f"{min(sizes)} to {max(sizes)}"
-        return origin([run.result], units, f"n = {n} runs per point", [count(run.threads, "thread")])
+        low, high = min(sizes, default=0), max(sizes, default=0)
+        n = f"n = {low if low == high else f'{low} to {high}'} runs per point" if sizes else "n unknown"
+        return origin([run.result], units, n, [count(run.threads, "thread")])
 
     charts = [
         figures.speeds(
