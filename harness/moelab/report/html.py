@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import functools
 import os
 import re
 from collections.abc import Sequence
@@ -75,6 +76,7 @@ class _Place:
         return [(label, self._relative(path), PurePosixPath(path).name) for label, path in found]
 
 
+@functools.cache  # compiling the templates takes longer than a small report
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,

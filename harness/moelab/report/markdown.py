@@ -5,6 +5,7 @@ Every value that a template prints is escaped unless it is Raw, as autoescape do
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,14 +35,19 @@ def escape(value: object) -> str:
     return _SPECIAL.sub(r"\\\1", text).replace("://", ":\u200b//")
 
 
-def render(pages: Sequence[Page]) -> str:
-    """The brief sections of all pages."""
+@functools.cache
+def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES), autoescape=False, undefined=StrictUndefined, trim_blocks=True,  # noqa: S701
         lstrip_blocks=True, finalize=escape, keep_trailing_newline=True,
     )  # fmt: skip
     environment.globals.update(table=table, code=code)
-    text = environment.get_template("report.md").render(pages=pages)
+    return environment
+
+
+def render(pages: Sequence[Page]) -> str:
+    """The brief sections of all pages."""
+    text = _environment().get_template("report.md").render(pages=pages)
     return re.sub(r"\n{3,}", "\n\n", text).strip() + "\n"
 
 
