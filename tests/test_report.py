@@ -261,7 +261,19 @@ def test_synthetic_and_measured_results_of_one_machine_stay_apart(
     real["moelab"]["synthetic"] = False
     folder = report(small, real).html.parent
     assert len(list((folder / "machines").iterdir())) == 2
-    assert not Page(folder / "index.html").text.startswith("SYNTHETIC, not measured: On")
+    front = Page(folder / "index.html").words
+    assert "SYNTHETIC, not measured: On" not in front
+    assert "SYNTHETIC DATA beside measured data 1 of 2 files: result-0.json" in front
+    links = front.split("Machines")[1].split("Fused MoE")[0]
+    assert links.count("(synthetic)") == 1
+
+
+def test_machines_of_one_cpu_are_told_apart(small: Document, report: Callable[..., ReportPaths]) -> None:
+    other = copy.deepcopy(small)
+    other["machine_info"]["moelab"]["machine_id"] = "f" * 12
+    folder = report(small, other).html.parent
+    titles = [re.search(r"<h1>(.*?)</h1>", path.read_text()) for path in (folder / "machines").iterdir()]
+    assert len({found[1] for found in titles if found}) == 2
 
 
 def test_the_claim_is_never_set_beside_invented_numbers(small: Document, report: Callable[..., ReportPaths]) -> None:
@@ -286,6 +298,7 @@ def test_newer_run_of_a_cell_wins_as_a_whole(small: Document, report: Callable[.
     (path,) = (folder / "data").glob("latency-*.csv")
     rows = [row for row in csv.DictReader(path.read_text().splitlines()) if row["tokens"] == "1"]
     assert [row["backend"] for row in rows] == ["moelab"]
+    assert "result-0.json: 1 cell measured again by a newer file" in Page(folder / "index.html").words
 
 
 def test_of_equally_many_cells_the_decided_ones_come_first(small: Document, tmp_path: Path) -> None:

@@ -69,7 +69,16 @@ def _pages(context: Context, files: dict[str, str]) -> list[Page]:
     pages += [page] if (page := runs_page(context)) else []
     pages += [page_of_machine(context, key, machine, files) for key, machine in machines(context.loaded).items()]
     pages += side_pages(context.loaded.side_tables)
+    _tell_apart(pages)
     return pages
+
+
+def _tell_apart(pages: list[Page]) -> None:
+    """Two machines of one CPU get their page's number in the title."""
+    titles = [page.title for page in pages]
+    for page in pages:
+        if titles.count(page.title) > 1:
+            page.title += f" ({page.id[-6:]})"
 
 
 def _make_room(folder: Path) -> None:

@@ -16,7 +16,9 @@ def banners(loaded: Loaded) -> list[Banner]:
     synthetic = [result.name for result in loaded.results if result.synthetic]
     if synthetic:
         lines: tuple[str, ...] = (f"{len(synthetic)} of {count(len(loaded.results), 'file')}: {_few(synthetic)}",)
-        made.append(Banner("danger", "SYNTHETIC DATA: invented by a test, nothing here was measured", lines))
+        alone = len(synthetic) == len(loaded.results)
+        title = "SYNTHETIC DATA: invented by a test, nothing here was measured"
+        made.append(Banner("danger", title if alone else "SYNTHETIC DATA beside measured data", lines))
     emulated = [result.name for result in loaded.results if result.emulated]
     if emulated:
         lines = (f"{_few(emulated)}: correctness only; times under emulation are no speed.",)
@@ -46,6 +48,11 @@ def banners(loaded: Loaded) -> list[Banner]:
     notes = [f"{result.name}: {text}" for result in loaded.results for text in result.notes]
     notes += [
         f"{r.name}: the tree differed from its commit; revision {r.revision_label}" for r in loaded.results if r.dirty
+    ]
+    notes += [
+        f"{result.name}: {count(again, 'cell')} measured again by a newer file, which is shown instead, as a whole"
+        for result in loaded.results
+        if (again := sum(cell.result.digest == result.digest for cell in loaded.superseded))
     ]
     notes += [f"{result.name}: a quick run, few samples per point" for result in loaded.results if result.quick]
     if notes:

@@ -125,14 +125,16 @@ def _machines(context: Context) -> Section:
             ]
         )
     with_cells = {group.key for group in context.groups}
-    for result in context.loaded.results:
+    loaded = context.loaded
+    for result in loaded.results:
         key = (result.machine.key, result.synthetic, result.emulated)
         if key not in with_cells:
             with_cells.add(key)
             page = machine_page(key, result.machine.name)
             name = Value(result.machine.name, result.machine.part, link=Link("", page=page))
             cpus = str(result.machine.cpus or "–")
-            rows.append([name, result.machine.architecture, cpus, "–", "0", "–", "–", result.revision_label])
+            setting = "whole models" if any(r.result is result for r in loaded.model_runs) else "–"
+            rows.append([name, result.machine.architecture, cpus, setting, "0", "–", "–", result.revision_label])
     columns = ("machine", "architecture", "CPUs", "setting", "cells", f"{OURS}, geometric mean", "over", "revision")
     section.blocks.append(Table("Machines and settings", columns, rows, frozenset({2, 4, 5})))
     return section

@@ -20,7 +20,7 @@ from moelab.report.text import binary_size, count, significant, slug
 def page_of_machine(context: Context, key: MachineKey, machine: Machine, files: dict[str, str]) -> Page:
     """`files`: digest of a result -> its copy in the site."""
     identity = machine_page(key, machine.name)
-    page = Page(identity, f"machines/{identity.removeprefix('machine-')}.html", machine.name, group="Machines")
+    page = Page(identity, f"machines/{identity.removeprefix('machine-')}.html", _title(key, machine), group="Machines")
     results = [result for result in context.loaded.results if machine_key(result) == key]
     groups = [group for group in context.groups if group.key == key]
     cells = [cell for group in groups for cell in group.cells]
@@ -51,6 +51,11 @@ def page_of_machine(context: Context, key: MachineKey, machine: Machine, files: 
         page.sections.append(Section("What did not run", [table]))
     page.sections.append(_files(results, files))
     return page
+
+
+def _title(key: MachineKey, machine: Machine) -> str:
+    _, synthetic, emulated = key
+    return machine.name + (" (synthetic)" if synthetic else " (emulated)" if emulated else "")
 
 
 def _about(machine: Machine, results: list[Result], cells: int) -> str:
