@@ -11,6 +11,7 @@ from moelab.report.pages import tables
 from moelab.report.pages.banners import banners
 from moelab.report.pages.charts import control_chart, ratio_charts
 from moelab.report.pages.context import Context, machine_page
+from moelab.report.pages.runs_page import PAGE
 from moelab.report.pages.steadiness import grouped
 from moelab.report.palette import backend_order
 from moelab.report.summary import MachineKey, comparisons
@@ -27,6 +28,8 @@ def page_of_machine(context: Context, key: MachineKey, machine: Machine, files: 
     first = Section("")
     first.blocks += [banner for banner in banners(context.loaded) if banner.level == "danger"]
     first.blocks.append(Text(_about(machine, results, len(cells))))
+    if any(machine_key(run.result) == key for run in context.loaded.model_runs):
+        first.blocks.append(Links((Link("Whole models on this machine", page=PAGE),)))
     page.sections.append(first)
     for group in groups:
         peers = sorted({c.against for _, c in comparisons(group.cells)}, key=backend_order)
