@@ -87,6 +87,11 @@ class EngineWorker:
         difference = np.take_along_axis(other, best, 1) - np.take_along_axis(everything, best, 1)
         return {"positions": len(everything), "noise": float(np.sqrt(np.mean(np.square(difference))))}
 
+    def save(self, folder: str) -> Json:
+        """Writes the model as a checkpoint, for engines that load nothing else."""
+        self.engine.model.save_pretrained(folder)
+        return {}
+
     def compare(self, prompts: list[list[int]], continuation: list[int], reference: str) -> Json:
         """Root mean square between the log-probabilities here and the reference's; how often the best token agrees."""
         ids, own, _ = self.engine.top(prompts, continuation)

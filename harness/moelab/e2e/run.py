@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +215,9 @@ class Run:
         started: list[EngineProcess] = []
         try:
             for name in names:
+                if missing := ENGINES[name].missing():
+                    self._miss(name, None, "unavailable", missing)
+                    continue
                 engine = self._start(name)
                 started.append(engine)
                 reason = self._prepare(engine, run)
@@ -252,7 +255,10 @@ class Run:
             start = time.monotonic()
             most_tokens = max(max(c.prompts) + max(c.outputs) + 2 for c in cells)
             most_sequences = max(c.batch for c in cells)
-            engine.ask("load", variant=run.variant.as_json(), most_tokens=most_tokens, most_sequences=most_sequences)
+            variant = run.variant
+            if engine.entry.checkpoint and variant.path is None:
+                variant = replace(variant, path=str(self._checkpoint(run)))
+            engine.ask("load", variant=variant.as_json(), most_tokens=most_tokens, most_sequences=most_sequences)
             kept.load_seconds = min(time.monotonic() - start, kept.load_seconds or float("inf"))
             kept.check = self._check(engine, run)
             engine.ask("forget_peak")
@@ -275,6 +281,8 @@ class Run:
             out = str(self._reference(run))
             answer = engine.ask("reference_logits", prompts=prompts, continuation=continuation, out=out)
             run.facts["noise"] = answer["noise"]
+            if run.variant.path is None and any(ENGINES[name].checkpoint for name in self.plan.engines):
+                engine.ask("save", folder=str(self._checkpoint(run)))
             self.monitor.retire(engine.pid)
 
     def _check(self, engine: EngineProcess, run: VariantRun) -> Json:
@@ -298,6 +306,9 @@ class Run:
             "passed": passed,
             "failure": failure,
         }
+
+    def _checkpoint(self, run: VariantRun) -> Path:
+        return self.scratch / run.variant.name.replace("/", "-")
 
     def _reference(self, run: VariantRun) -> Path:
         return self.scratch / f"{run.variant.name.replace('/', '-')}.npy"
