@@ -109,7 +109,7 @@ def test_a_loss_outside_of_the_experts_is_named() -> None:
 def _outcome(fixed: float, layer: dict[str, float], experts: dict[str, float]) -> Outcome:
     outcome = Outcome()
     for depth in (2, 4):
-        facts = {"layers": depth, "full_layers": 48}
+        facts = {"layers": depth, "full_layers": 48, "layer_kinds": ["a", "b"] * (depth // 2), "full_kinds": ["a", "b"]}
         run = VariantRun(Variant("qwen3-30b-a3b", depth), facts)
         for name, seconds in layer.items():
             whole, inside = fixed + depth * seconds, depth * experts[name]
@@ -133,9 +133,19 @@ def test_full_depth_follows_from_both_depths() -> None:
     (ratio,) = deep["ratios"]
     assert ratio["low"] < 2.5 / 1.06 < ratio["high"]
     assert deep["engines"]["moelab"]["experts_share"] == pytest.approx(0.48 / 1.06, rel=0.05)
+    assert deep["note"] is None
     # At two layers the fixed part weighs more, and the ratio is smaller.
     assert entries[0]["ratios"][0]["value"] == pytest.approx(0.2 / 0.14, rel=0.02)
     assert entries[0]["ratios"][0]["amdahl"]["explained"] is True
+
+
+def test_layers_mixed_otherwise_than_in_the_whole_model_are_noted() -> None:
+    outcome = _outcome(0.1, {"eager": 0.05, "moelab": 0.02}, {"eager": 0.04, "moelab": 0.01})
+    chosen = cells((), (1,), False, 0)
+    for run in outcome.runs:
+        run.facts["full_kinds"] = ["a", "a", "a", "b"]
+    (deep,) = full_depth(cell_entries(outcome, chosen, 0), outcome.runs, chosen)
+    assert deep["note"] == "the layers per which time is fitted are 1 a, 1 b; those of the whole model are 3 a, 1 b"
 
 
 def test_the_mixed_run_has_the_lengths_that_it_states() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -189,7 +190,7 @@ def full_depth(entries: Sequence[Json], runs: Sequence[VariantRun], cells: Seque
             chosen = [e for e in entries if e["model"] == model and e["id"] == cell.id]
             entry = _at_full_depth(model, known["full_layers"], cell, chosen)
             if entry is not None:
-                entry["note"] = _kinds_note(model, runs)
+                entry["note"] = _kinds_note([r for r in runs if r.variant.model == model])
                 found.append(entry)
     return found
 
@@ -243,14 +244,16 @@ def _finite(interval: Interval) -> Json:
     return {k: (v if np.isfinite(v) else None) for k, v in asdict(interval).items()}
 
 
-def _kinds_note(model: str, runs: Sequence[VariantRun]) -> str | None:
-    """Says where the layers that were measured are not mixed as those of the whole model are."""
-    if model == "gemma-4-26b-a4b":
-        return (
-            "the deeper variant adds layers of sliding attention only, and each has one of full attention; the whole "
-            "model has one of full attention in six"
-        )
-    return None
+def _kinds_note(runs: Sequence[VariantRun]) -> str | None:
+    """Says so where the layers by which the depths differ are not mixed as those of the whole model are."""
+    by_depth = sorted(runs, key=lambda r: r.facts["layers"])
+    shallow: Counter[str] = Counter(by_depth[0].facts["layer_kinds"])
+    added = Counter(by_depth[-1].facts["layer_kinds"]) - shallow
+    whole: Counter[str] = Counter(by_depth[0].facts["full_kinds"])
+    if all(added[kind] * whole.total() == whole[kind] * added.total() for kind in whole):
+        return None
+    kinds, mixed = (", ".join(f"{n} {kind.replace('_', ' ')}" for kind, n in c.items()) for c in (added, whole))
+    return f"the layers per which time is fitted are {kinds}; those of the whole model are {mixed}"
 
 
 def _interval(entry: Mapping[str, float]) -> Interval:

@@ -99,8 +99,8 @@ def _models(plan: Plan, runs: Sequence[VariantRun]) -> list[Json]:
 
 
 def _kinds(runs: Sequence[VariantRun]) -> str | None:
-    kinds = runs[-1].facts["layer_kinds"]
-    return None if kinds is None else f"attention of its {len(kinds)} layers: " + ", ".join(kinds)
+    kinds = max((run.facts["layer_kinds"] for run in runs), key=len)
+    return f"its {len(kinds)} layers have " + ", ".join(kind.replace("_", " ") for kind in kinds) if kinds else None
 
 
 def _variant(run: VariantRun) -> Json:

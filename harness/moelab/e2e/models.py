@@ -6,7 +6,7 @@ Sizes are those of the models' published configurations. To add a model, add an 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -162,12 +162,13 @@ def facts(variant: Variant) -> Json:
     if not experts_of(model):
         raise ValueError(f"--model {variant.name}: {type(model).__name__} does not use transformers' experts interface")
     parameters = {id(p): p.numel() for p in model.parameters()}
-    kinds = getattr(text, "layer_types", None)
+    full = config_of(replace(variant, layers=SHAPES[variant.model].layers)) if variant.path is None else config
     return {
         "architecture": type(model).__name__,
         "layers": int(text.num_hidden_layers),
         "full_layers": SHAPES[variant.model].layers if variant.path is None else int(text.num_hidden_layers),
-        "layer_kinds": list(kinds) if kinds else None,
+        "layer_kinds": _kinds(text),
+        "full_kinds": _kinds(full.get_text_config()),
         "experts": _first(text, "experts"),
         "topk": _first(text, "topk"),
         "hidden": int(text.hidden_size),
@@ -177,6 +178,11 @@ def facts(variant: Variant) -> Json:
         "parameters": sum(parameters.values()),
         "bytes": 2 * sum(parameters.values()),
     }
+
+
+def _kinds(config: Any) -> list[str]:
+    """What each layer's attention is; empty where all are of one kind."""
+    return list(getattr(config, "layer_types", None) or ())
 
 
 def experts_of(model: Any) -> list[Any]:

@@ -114,6 +114,10 @@ class Run:
                 self.outcome.runs.append(run)
         visits = [(p, r) for p in range(plan.processes) for r in self._shuffled(self.outcome.runs)]
         for number, (process, run) in enumerate(visits):
+            if process and time.monotonic() > self._end:
+                left = ", ".join(f"{r.variant.name} in process {p}" for p, r in visits[number:])
+                self.outcome.conditions.append(f"the time was up, so these were left out: {left}")
+                break
             share = max(0.0, self._end - time.monotonic()) / (len(visits) - number)
             self._visit(process, run, time.monotonic() + share, f"{number + 1}/{len(visits)}")
         return self.outcome
