@@ -248,7 +248,8 @@ def _kinds_note(runs: Sequence[VariantRun]) -> str | None:
     """Says so where the layers by which the depths differ are not mixed as those of the whole model are."""
     by_depth = sorted(runs, key=lambda r: r.facts["layers"])
     shallow: Counter[str] = Counter(by_depth[0].facts["layer_kinds"])
-    added = Counter(by_depth[-1].facts["layer_kinds"]) - shallow
+    added: Counter[str] = Counter(by_depth[-1].facts["layer_kinds"])
+    added -= shallow
     whole: Counter[str] = Counter(by_depth[0].facts["full_kinds"])
     if all(added[kind] * whole.total() == whole[kind] * added.total() for kind in whole):
         return None
