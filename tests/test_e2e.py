@@ -13,7 +13,7 @@ import torch
 from referencing import Registry, Resource
 
 import e2e_result
-from moelab.__main__ import main
+from moelab.cli import main
 from moelab.e2e import command, models
 from moelab.e2e.engines import ENGINES, Entry
 from moelab_models import QWEN
