@@ -83,7 +83,7 @@ class EngineWorker:
         _, _, everything = self.engine.top(prompts, continuation)
         np.save(out, everything)
         other = self.engine.noise(prompts, continuation)
-        best = np.argsort(-everything, axis=1)[:, :TOP]
+        best = best_ids(everything)
         difference = np.take_along_axis(other, best, 1) - np.take_along_axis(everything, best, 1)
         return {"positions": len(everything), "noise": float(np.sqrt(np.mean(np.square(difference))))}
 
@@ -126,6 +126,14 @@ class EngineWorker:
         """Bytes of VmHWM since `forget_peak`."""
         found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
         return {"bytes": int(found[1]) * 1024 if found else None}
+
+
+def best_ids(log_probabilities: Any) -> Any:
+    """Ids of the TOP best tokens of each row of [N, V], best first; all V where there are fewer."""
+    count = min(TOP, log_probabilities.shape[1])
+    ids = np.argpartition(log_probabilities, -count, axis=1)[:, -count:]
+    order = np.argsort(-np.take_along_axis(log_probabilities, ids, 1), axis=1)
+    return np.take_along_axis(ids, order, 1)
 
 
 def _cell(cell: Json) -> Cell:

@@ -251,7 +251,8 @@ class Run:
         try:
             self.outcome.engines[name] = engine.ask("start", module=engine.entry.module, name=name)
         except (WorkerError, WorkerDiedError) as error:
-            self._miss(name, None, "unavailable", str(error))
+            absent = str(error).startswith(("ImportError", "ModuleNotFoundError"))
+            self._miss(name, None, "unavailable" if absent else "failed", str(error))
             return str(error)
         kept = run.engines.setdefault(name, EngineOnVariant())
         cells = self.plan.cells()

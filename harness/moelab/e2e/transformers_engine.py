@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from moelab.e2e.cells import Cell
-from moelab.e2e.engine_worker import TOP
+from moelab.e2e.engine_worker import best_ids
 from moelab.e2e.models import Variant, experts_of, make
 
 Json = dict[str, Any]
@@ -69,11 +69,7 @@ class Engine:
 
     def top(self, prompts: list[list[int]], continuation: list[int]) -> tuple[Any, Any, Any]:
         everything = self._log_probabilities(prompts, continuation)
-        ids = np.argpartition(-everything, TOP, axis=1)[:, :TOP] if everything.shape[1] > TOP else None
-        if ids is None:
-            ids = np.tile(np.arange(everything.shape[1]), (len(everything), 1))
-        order = np.argsort(-np.take_along_axis(everything, ids, 1), axis=1)
-        ids = np.take_along_axis(ids, order, 1)
+        ids = best_ids(everything)
         return ids, np.take_along_axis(everything, ids, 1), everything
 
     def noise(self, prompts: list[list[int]], continuation: list[int]) -> Any:
