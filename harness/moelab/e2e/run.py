@@ -119,7 +119,11 @@ class Run:
                 self.outcome.conditions.append(f"the time was up, so these were left out: {left}")
                 break
             share = max(0.0, self._end - time.monotonic()) / (len(visits) - number)
-            self._visit(process, run, time.monotonic() + share, f"{number + 1}/{len(visits)}")
+            try:
+                self._visit(process, run, time.monotonic() + share, f"{number + 1}/{len(visits)}")
+            except KeyboardInterrupt:  # what is there is a result all the same, and says what is not
+                self.outcome.conditions.append(f"interrupted during {run.variant.name} in process {process}")
+                break
         return self.outcome
 
     def _fits(self, run: VariantRun) -> bool:
