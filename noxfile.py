@@ -154,6 +154,16 @@ def predict(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", requires=["lab"], default=False)
+def vllm(session: nox.Session) -> None:
+    """The plugin in the real vLLM, in an environment of its own (0.8 GB): models on vLLM's kernels and on ours."""
+    with part(session, "environment"):
+        run_in_lab(session, "python", "-m", "moelab.vllm_environment")
+    python = ROOT / ".envs" / "vllm-engine" / "venv" / "bin" / "python"
+    tests = ["-m", "pytest", "-p", "no:cacheprovider", "tests/vllm", *session.posargs]
+    session.run(str(python), *tests, env=ENVIRONMENT, external=True)
+
+
+@nox.session(venv_backend="none", requires=["lab"], default=False)
 def bench(session: nox.Session) -> None:
     """Proves every backend correct, times them interleaved, writes a result file and a report."""
     run_in_lab(session, "python", "-m", "moelab", "bench", *session.posargs)

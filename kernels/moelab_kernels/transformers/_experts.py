@@ -11,8 +11,8 @@ import torch
 from transformers.integrations.finegrained_fp8 import ALL_FP8_EXPERTS_FUNCTIONS
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
+from moelab_kernels._release import is_placeholder
 from moelab_kernels.transformers._layer import BIASES, WEIGHTS, Layer
-from moelab_kernels.transformers._release import is_placeholder
 from moelab_kernels.transformers._released import LAYER, is_released, mark_released, restore
 
 _fused_moe = torch.ops.moelab.fused_moe.default

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import torch
 from torch.nn import functional
 
-from moelab_kernels._pack import Activation, GateUp
+from moelab_kernels._gate import Gate
+from moelab_kernels._pack import GateUp
 
 Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -22,16 +22,6 @@ Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 # differ by 5e-4.
 _TOLERANCE = 1e-5
 _LARGE = 1e6  # beyond every clamp that a model might have
-
-
-@dataclass(frozen=True)
-class Gate:
-    """Arguments of `Packer`: activation, the order of w13's rows, and swigluoai's alpha and limit."""
-
-    activation: Activation
-    gate_up: GateUp
-    alpha: float = 1.702
-    limit: float = 7.0
 
 
 def find_gate(apply_gate: Callable[[torch.Tensor], torch.Tensor]) -> Gate | None:

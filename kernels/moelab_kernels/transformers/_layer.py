@@ -10,8 +10,8 @@ import torch
 
 from moelab_kernels._pack import Packer
 from moelab_kernels._packed import PackedExperts
+from moelab_kernels._release import Discarder, is_placeholder, placeholder
 from moelab_kernels.transformers._gate import find_gate
-from moelab_kernels.transformers._release import Discarder, is_placeholder, placeholder
 
 WEIGHTS = ("gate_up_proj", "down_proj")
 BIASES = ("gate_up_proj_bias", "down_proj_bias")

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from moelab_kernels._release import is_placeholder
 from moelab_kernels.transformers._layer import WEIGHTS, Layer
-from moelab_kernels.transformers._release import is_placeholder
 
 LAYER = "_moelab"
 _classes: dict[Any, Any] = {}

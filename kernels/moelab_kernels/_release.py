@@ -30,9 +30,10 @@ class Discarder:
     read zeros. There, the memory goes when the last owner does.
     """
 
-    def __init__(self, weight: torch.Tensor) -> None:
+    def __init__(self, weight: torch.Tensor, *, sole_owner: bool | None = None) -> None:
+        """sole_owner: what the caller knows of other owners; None counts them."""
         storage = weight.untyped_storage()
-        alone = _owners(weight) == _SOLE_OWNER
+        alone = _owners(weight) == _SOLE_OWNER if sole_owner is None else sole_owner
         ordered = weight.stride(0) == max(weight.stride()) and weight.stride(0) > 0
         self._step = weight.stride(0) * weight.element_size() if alone and ordered else 0
         self._start = weight.data_ptr()
