@@ -16,7 +16,7 @@ import pytest
 from moelab import checkpoint, machine, plugin, results
 from moelab.cli import main
 from moelab.conditions import Disturbance
-from moelab.measurement import BackendRun, CaseRun, Check, Missing, Sample, Setting
+from moelab.measurement import BackendRun, CaseRun, Check, Missing, Sample, Setting, Spent
 from moelab.plan import Plan
 from moelab.run import Run
 from moelab.workloads import Case, layer_by_name
@@ -29,7 +29,7 @@ def case_run(workload: str) -> CaseRun:
         "moelab": BackendRun(
             "moelab", "moelab", "candidate", rounding={"hidden": "bf16"}, facts={"version": "1"},
             packing_seconds=[0.5], before=Check(24, 0.1, 0.2, 0.5), after=Check(4, 0.1, 0.2, 0.5), samples=samples,
-            samples_checked=3, result_seconds=[1e-5],
+            samples_checked=3, spent=[Spent(bind=1e-5, result=1e-5, cpu=1e-3, unexplained=1e-4)],
         )
     }  # fmt: skip
     setting = Setting(2, [0, 1], "bound", "cold", "read", emulated=False, last_level_bytes=1 << 25)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from moelab import checkpoint, expect, machine, options, provenance, results
-from moelab.backend_loading import load
+from moelab.backend_loading import described
 from moelab.backends import environments
 from moelab.plan import Plan
 from moelab.text_table import table
@@ -132,7 +132,7 @@ def _run_suite(arguments: list[str], result: Path) -> int:
 
 def fetch_peers(plan: Plan) -> None:
     """Libraries of the peers that the plan names. What cannot be had is reported by its backend as unavailable."""
-    for name in dict.fromkeys(load(backend).environment for backend in plan.backends):
+    for name in dict.fromkeys(described(backend, plan.threads).environment for backend in plan.backends):
         if name not in environments.RECIPES or environments.missing(name) is None:
             continue
         try:

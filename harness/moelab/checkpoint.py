@@ -14,7 +14,7 @@ from typing import Any
 
 from moelab import provenance
 from moelab.conditions import Disturbance
-from moelab.measurement import BackendRun, CaseRun, Check, Missing, Sample, Setting
+from moelab.measurement import BackendRun, CaseRun, Check, Missing, Sample, Setting, Spent
 from moelab.workloads import Case, layer_by_name
 
 Json = dict[str, Any]
@@ -22,7 +22,7 @@ Measured = dict[str, tuple[list[CaseRun], list[Missing]]]
 """Cases and what is missing, by workload."""
 
 NAME = "unfinished.json"
-_VERSION = 1
+_VERSION = 2
 
 
 @dataclass
@@ -121,5 +121,6 @@ def _backend(values: Json) -> BackendRun:
             "before": Check(**values["before"]),
             "after": Check(**values["after"]),
             "samples": [Sample(**sample) for sample in values["samples"]],
+            "spent": [Spent(**spent) for spent in values["spent"]],
         }
     )

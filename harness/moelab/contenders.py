@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from moelab.backend_loading import label_of, load
+from moelab.backend_loading import described, is_foreign, label_of
 from moelab.backends.moelab_backend import Moelab
 from moelab.measurement import Role
 from moelab.plan import Plan
@@ -38,15 +38,18 @@ class ContenderState:
 def contenders_of(plan: Plan, separate_copy: bool) -> dict[str, ContenderState]:
     """By label: the backends of the plan, then the A/A control."""
     contenders = {}
-    environments = {load(name).environment for name in plan.backends}
+    environments = {described(name, plan.threads).environment for name in plan.backends}
     for label, name in plan.labels.items():
         again = label == plan.control_label
         role: Role = "control" if again else ("baseline" if name == plan.baseline else "candidate")
         original = label_of(name) if again and not separate_copy else None
-        backend = load(name)
+        backend = described(name, plan.threads)
         if isinstance(backend, Moelab):
             backend.tile, backend.profile = plan.tile, plan.profile
-        if again and original is None and len(environments) > 1:
+        if is_foreign(name):
+            # Code that nobody has looked at shares no process with the others, nor with its own control.
+            backend.environment = f"{backend.environment}@{original or label}"  # type: ignore[misc, assignment]
+        elif again and original is None and len(environments) > 1:
             # Where backends are in processes of their own, so is the control: it shows what that alone makes different.
             backend.environment = f"{backend.environment}@{label}"  # type: ignore[misc, assignment]
         contenders[label] = ContenderState(Contender(label, name, backend, original), role)

@@ -3,12 +3,14 @@
     for each process:   fresh workers, weights packed anew, every backend checked in every case
         for each case:  for each round: new inputs for all, backends in shuffled order, one sample each
 
-The engine only waits while a sample is taken. Which rows of a timed output are checked is decided here, after the
-clock has stopped; workers never know. The rows are compared with the oracle when the workload is through.
+The engine only waits while a sample is taken. Which rows of a timed output are checked is decided here, by chance and
+after all outputs of the round are in: nobody can know before. They are compared with the oracle when the workload is
+through. The number of a run's first input set is by chance too, and stands with each sample.
 """
 
 from __future__ import annotations
 
+import secrets
 import time
 import zlib
 from collections.abc import Sequence
@@ -23,15 +25,16 @@ from moelab.backend_loading import label_of
 from moelab.checking import RowChecks, compare, take_rows
 from moelab.conditions import Monitor
 from moelab.contenders import contenders_of, core_of
+from moelab.disagreement import disputed_row
 from moelab.eviction import eviction_bytes
 from moelab.finishing import finish
 from moelab.inputs_on_file import InputFiles
-from moelab.measurement import BackendRun, CaseRun, Missing, Sample, Setting
+from moelab.measurement import BackendRun, CaseRun, Missing, Sample, Setting, Spent
 from moelab.plan import Plan
 from moelab.progress import Progress
 from moelab.schedule import Schedule
 from moelab.team import BackendError, Team
-from moelab.weights import Weights
+from moelab.weights import Weights, open_weights
 from moelab.workloads import Case, layer_by_name, make_inputs
 
 ROWS_BEFORE = 24
@@ -82,7 +85,9 @@ class WorkloadRun:
         self._failures: list[Missing] = []
         self._checks = RowChecks(weights, self.layer)
         self._before = RowChecks(weights, self.layer)
-        self._next_index = {case.id: 1 for case in self.cases}
+        self._chance = np.random.default_rng()
+        first = 1 + secrets.randbelow(1 << 40)
+        self._next_index = {case.id: first for case in self.cases}
         self._rows_before: dict[str, npt.NDArray[np.intp]] = {}
         self._rounds_done: dict[tuple[str, int], int] = {}
 
@@ -100,9 +105,10 @@ class WorkloadRun:
         start = time.monotonic()
         roundings = [c.facts.backend.rounding for c in self.contenders.values()]
         self.progress.step(f"{self.workload}: right answers in fp64")
+        digest = self._checks.weights.digest
         for case in self.cases:
             inputs = make_inputs(case, 0)
-            rows = _spread_rows(case.tokens, ROWS_BEFORE, self.rng)
+            rows = _spread_rows(case.tokens, ROWS_BEFORE, self._chance)
             self._before.add((case.id, 0), take_rows(inputs, rows))
             self._rows_before[case.id] = rows
         self._before.compute(roundings)
@@ -110,6 +116,9 @@ class WorkloadRun:
         for process in range(self.plan.processes):
             self._process(process)
         self.progress.step(f"{self.workload}: checking the timed outputs")
+        if open_weights(self.weights_path).digest != digest:  # the oracle would compute on what somebody left there
+            for label in self.contenders:
+                self._out(label, "the file of the weights was changed during the run, nobody knows by whom")
         self._checks.compute(roundings)
         for case in self.cases:
             self._failures += finish(self.runs[case.id], self.contenders, self._checks)
@@ -169,7 +178,7 @@ class WorkloadRun:
     # ---- before the clock -------------------------------------------------------------------------------------
 
     def _prepare(self, team: Team) -> None:
-        hello = team.start(self.weights_path, self.workload, self.evict_bytes)
+        hello = team.start(self.weights_path, self.workload, self.evict_bytes, probes=self.plan.probe_seconds > 0)
         for label in self._alive():
             contender = self.contenders[label]
             original = contender.facts.copy_of
@@ -269,10 +278,7 @@ class WorkloadRun:
         first = self._next_index[case.id]
         self._next_index[case.id] += calls
         files = inputs_on_file.write(case, first, calls, self.folder, untimed=True)
-        chosen = int(self.rng.integers(calls))
-        rows = self.rng.choice(case.tokens, min(self.plan.rows, case.tokens), replace=False)
-        key = (case.id, first + chosen)
-        self._checks.add(key, take_rows(files.sets[chosen], rows))
+        outputs: dict[str, exchange.Output] = {}
         work = [roofline.work(self.layer, one.topk_ids) for one in files.sets]
         for position, index in enumerate(self.rng.permutation(len(labels))):
             label = labels[index]
@@ -281,8 +287,8 @@ class WorkloadRun:
             if failure is not None or output is None:
                 run.failure = failure
                 continue
-            self._checks.record(label, key, output[chosen * case.tokens + rows])
-            run.result_seconds.append(answer["result_seconds"])
+            outputs[label] = output
+            run.spent.append(answer["spent"])
             run.samples_checked += 1
             run.samples.append(
                 Sample(
@@ -301,12 +307,29 @@ class WorkloadRun:
                 )
             )
 
+        self._choose_rows(case, files, outputs)
+
+    def _choose_rows(self, case: Case, files: InputFiles, outputs: dict[str, exchange.Output]) -> None:
+        """For the oracle: random rows of one of the calls, and one more where the backends contradict each other."""
+        call = int(self._chance.integers(len(files.sets)))
+        mine = {label: output[call * case.tokens :][: case.tokens] for label, output in outputs.items()}
+        rows = self._chance.choice(case.tokens, min(self.plan.rows, case.tokens), replace=False)
+        disputed = disputed_row(list(mine.values()))
+        if disputed is not None and disputed not in rows:
+            rows = np.append(rows, disputed)
+        key = (case.id, files.first_index + call)
+        self._checks.add(key, take_rows(files.sets[call], rows))
+        for label, output in mine.items():
+            self._checks.record(label, key, output[rows])
+
     def _take(
         self, team: Team, label: str, case: Case, files: InputFiles
     ) -> tuple[dict[str, Any], exchange.Output | None, str | None]:
         """One sample: the worker's answer, its output, and what it did wrong that shows at once."""
         resumed = team.activate(label)
         warm = self.plan.cache == "warm"
+        output_path = self.folder / "output"
+        begun = time.perf_counter()
         try:
             answer = team.ask(
                 label,
@@ -314,7 +337,7 @@ class WorkloadRun:
                 label=label,
                 tokens=case.tokens,
                 inputs=list(files.paths),
-                output=str(self.folder / "output"),
+                output=str(output_path),
                 untimed=files.untimed if warm or resumed else None,
                 cold=not warm,
                 probe=self.plan.probe_seconds,
@@ -323,13 +346,20 @@ class WorkloadRun:
             if failed.crashed:
                 raise
             return {"seconds": 1.0}, None, failed.reason
+        wall, spent, calls = time.perf_counter() - begun, answer["spent"], len(files.paths)
+        told = spent.pop("harness") + calls * (spent["bind"] + answer["seconds"] + spent["result"])
+        answer["spent"] = Spent(**spent, unexplained=wall - told)
         if not answer["intact"]:
             return answer, None, "it changed its inputs"
+        trespass = team.trespass(label)
+        if trespass is not None:
+            return answer, None, trespass
         try:
-            tokens = case.tokens * len(files.paths)
-            output = exchange.read_output(self.folder / "output", answer["dtype"], tokens, self.layer.hidden)
-        except ValueError as error:
+            output = exchange.read_output(output_path, answer["dtype"], case.tokens * calls, self.layer.hidden)
+        except (ValueError, OSError) as error:
             return answer, None, str(error)
+        finally:
+            output_path.unlink(missing_ok=True)  # the next backend gets the same inputs: it shall find no answer there
         return answer, output, None
 
     def _calls(self, case: Case) -> int:

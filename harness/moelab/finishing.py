@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from moelab.checking import RowChecks
 from moelab.conditions import drift
+from moelab.conduct import misconduct, talk
 from moelab.contenders import ContenderState
 from moelab.measurement import BackendRun, CaseRun, Missing
 
@@ -26,7 +25,8 @@ def finish(run: CaseRun, contenders: Mapping[str, ContenderState], checks: RowCh
         backend.after, wrong = checks.verdict(label, run.case.id, contender.facts.backend.rounding)
         if wrong is not None:
             backend.failure = backend.failure or f"a timed output is wrong: {wrong}"
-        backend.failure = backend.failure or late_work(backend, 4 * run.case.tokens * run.case.layer.hidden)
+        others = [other for name, other in run.backends.items() if name != label]
+        backend.failure = backend.failure or misconduct(backend, run.case, run.setting, talk(others))
         if backend.failure is not None:
             failed.append(Missing(label, run.case.id, run.case.layer.name, "failed", backend.failure))
     samples = [s for b in run.backends.values() for s in b.samples]
@@ -42,20 +42,6 @@ def _describe(backend: BackendRun, contender: ContenderState) -> None:
     backend.packing_seconds, backend.packed_bytes = contender.packing_seconds, contender.packed_bytes
     backend.uses_amx = {"yes": True, "possible": None}.get(str(facts.get("amx")), False)
     backend.gemm_peak, backend.probe_isa = contender.gemm, contender.probe_isa
-
-
-def late_work(backend: BackendRun, output_bytes: int) -> str | None:
-    """Why the clock missed part of the work; None if it did not.
-
-    Handing over an output takes as long as reading it, here at 0.5 GB/s and 0.2 ms at least, or a tenth of the call.
-    """
-    if not backend.samples or not backend.result_seconds:
-        return None
-    called = float(np.median([s.seconds for s in backend.samples]))
-    taken = float(np.median(backend.result_seconds))
-    if taken <= max(2e-4 + output_bytes / 5e8, 0.1 * called):
-        return None
-    return f"{taken * 1e3:.3g} ms of work after the clock had stopped (a call takes {called * 1e3:.3g} ms)"
 
 
 def _fill_probes(run: CaseRun) -> None:

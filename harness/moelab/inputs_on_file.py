@@ -8,13 +8,16 @@ from pathlib import Path
 from moelab import exchange
 from moelab.workloads import Case, Inputs, make_inputs
 
-# Sets that are never timed lie far away from those that are.
-UNTIMED = 1_000_000
+# Added to the number of a timed set; they are drawn below it, so no timed one has this number.
+UNTIMED = 1 << 41
 
 
 @dataclass(frozen=True)
 class InputFiles:
-    """The sets of one sample, and one for the untimed call before it: other tokens, the same routing."""
+    """The sets of one sample, and one for the untimed call before it: other tokens, the same experts as often.
+
+    Tokens and slots are in the opposite order there: what somebody remembers of those ids is of no use with these.
+    """
 
     first_index: int
     sets: tuple[Inputs, ...]
@@ -32,5 +35,5 @@ def write(case: Case, first_index: int, count: int, folder: Path, *, untimed: bo
     if untimed:
         other = folder / "input-untimed"
         x = make_inputs(case, UNTIMED + first_index).x
-        exchange.write_inputs(other, Inputs(x, sets[0].topk_weights, sets[0].topk_ids))
+        exchange.write_inputs(other, Inputs(x, sets[0].topk_weights[::-1, ::-1], sets[0].topk_ids[::-1, ::-1]))
     return InputFiles(first_index, sets, tuple(map(str, paths)), None if other is None else str(other))

@@ -34,6 +34,20 @@ class Sample:
     """Seconds of the last call of the sample by phase, where they were asked for and the backend can tell."""
 
 
+@dataclass(frozen=True)
+class Spent:
+    """Seconds of a sample beside the timed ones; bind, result and cpu per call.
+
+    bind: until the backend had its inputs. result: until the harness had its output. cpu: CPU time of the whole process
+    while the clock ran. unexplained: by the engine's clock, neither timed nor told of by the worker.
+    """
+
+    bind: float
+    result: float
+    cpu: float
+    unexplained: float
+
+
 @dataclass
 class Check:
     """Comparison of output rows with the oracle. `worst` is the largest error over its bound, above 1 is wrong."""
@@ -69,8 +83,8 @@ class BackendRun:
     after: Check = field(default_factory=Check)
     samples_checked: int = 0
     samples: list[Sample] = field(default_factory=list)
-    result_seconds: list[float] = field(default_factory=list)
-    """Seconds that handing over each timed output took, outside of the clock."""
+    spent: list[Spent] = field(default_factory=list)
+    """Of each sample, what happened around the clock."""
     failure: str | None = None
 
 

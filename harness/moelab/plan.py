@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from moelab import routing
-from moelab.backend_loading import label_of, load
+from moelab.backend_loading import described, label_of
 from moelab.revision_backend import PREFIX
 from moelab.workloads import Case, layer_by_name
 
@@ -55,7 +55,7 @@ class Plan:
         for workload in self.workloads:
             layer_by_name(workload)
         for name in self.backends:
-            load(name)
+            described(name, self.threads)
         for name in self.routings:
             routing.check_name(name)
         for name in ("workloads", "tokens", "backends", "routings"):

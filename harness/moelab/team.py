@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from moelab import guard
 from moelab.backends import Backend
 from moelab.conditions import Monitor
 from moelab.worker_process import WorkerDiedError, WorkerError, WorkerProcess, python_of
@@ -47,7 +48,7 @@ class Team:
         self._contenders = {c.label: c for c in contenders}
         self._numbers = itertools.count()
 
-    def start(self, weights: Path, workload: str, evict_bytes: int) -> dict[str, Json]:
+    def start(self, weights: Path, workload: str, evict_bytes: int, *, probes: bool) -> dict[str, Json]:
         """Starts a worker for each environment; first answers by environment. BackendError where one cannot start."""
         answers = {}
         for environment, members in self._environments().items():
@@ -66,7 +67,7 @@ class Team:
             for contender in members:
                 self._worker_of[contender.label] = environment
             try:
-                answers[environment] = worker.ask("hello", evict_bytes=evict_bytes)
+                answers[environment] = worker.ask("hello", evict_bytes=evict_bytes, probes=probes)
                 worker.ask("open", path=str(weights), workload=workload)
             except (WorkerDiedError, WorkerError) as error:
                 raise BackendError(members[0].label, f"its process did not start: {error}", crashed=True) from None
@@ -101,6 +102,14 @@ class Team:
         except WorkerDiedError as error:
             raise BackendError(label, str(error), crashed=True) from None
 
+    def trespass(self, label: str) -> str | None:
+        """What the label's worker does that it may not; processes that it has started are ended."""
+        pid = self._workers[self._worker_of[label]].pid
+        found = guard.trespass(pid, self._cpus)
+        if found is not None:
+            guard.end_descendants(pid)
+        return found
+
     def __enter__(self) -> Self:
         return self
 
@@ -109,4 +118,5 @@ class Team:
     ) -> None:
         for worker in self._workers.values():
             self._monitor.retire(worker.pid)
+            guard.end_descendants(worker.pid)
             worker.close()

@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from time import perf_counter_ns
+from time import perf_counter_ns, process_time_ns
 from typing import Any
 
 import numpy as np
@@ -40,10 +40,12 @@ class Worker:
         self.weights_path: Path | None = None
         self.backends: dict[str, Backend] = {}
         self.evictor: Evictor | None = None
-        self.peak = _probe()
+        self.peak: Callable[..., float] | None = None
 
-    def hello(self, evict_bytes: int) -> Json:
-        """Facts about this process; also sets up what makes weights cold (0 bytes: warm)."""
+    def hello(self, evict_bytes: int, probes: bool = True) -> Json:
+        """Facts about this process; also sets up what makes weights cold (0 bytes: warm), and the probes if wanted."""
+        if probes:
+            self.peak = _probe()
         if evict_bytes:
             self.evictor = Evictor(evict_bytes, self.threads)
         return {"environment": environment(), "probe_isa": _probe_isa()}
@@ -86,11 +88,13 @@ class Worker:
 
         Before it, untimed: a call on `untimed` (other tokens), eviction where the weights shall be cold, the probes.
         Warm: the probes come first, since they fill the caches with their own buffer.
+
+        The backend gets `inputs` last of all, so that nothing which could be done with them has time to happen before
+        the clock runs. `spent` says where the rest of the time went; the engine, with a clock of its own, adds it up.
         """
+        began = perf_counter_ns()
         backend = self.backends[label]
         gc.collect()
-        sets = [self._read(path, tokens) for path in inputs]
-        calls = [backend.bind(one) for one in sets]
         first = backend.bind(self._read(untimed, tokens)) if untimed else None
         probes: Json = {}
         if not cold:
@@ -101,18 +105,28 @@ class Worker:
             self.evictor.evict()
         if cold:
             probes = self._probes(probe)
+        sets = [self._read(path, tokens) for path in inputs]
+        binding = perf_counter_ns()
+        calls = [backend.bind(one) for one in sets]
+        bound, used = perf_counter_ns(), process_time_ns()
         outs, nanoseconds = _timed(calls)
+        used, returned = process_time_ns() - used, perf_counter_ns()
         phases = backend.phases()
-        start = perf_counter_ns()
-        arrays = [backend.result(out) for out in outs]
-        after = perf_counter_ns() - start
+        # Copies: what is computed only when it is read, is computed now.
+        arrays: list[Any] = [np.array(backend.result(out)) for out in outs]
+        handed = perf_counter_ns()
         dtype = exchange.write_outputs(Path(output), arrays)
         intact = all(
             exchange.same_inputs(one, self._read(path, tokens)) for one, path in zip(sets, inputs, strict=True)
         )
         return {
             "seconds": nanoseconds * 1e-9,
-            "result_seconds": after * 1e-9 / len(arrays),
+            "spent": {
+                "bind": (bound - binding) * 1e-9 / len(calls),
+                "cpu": used * 1e-9 / len(calls),
+                "result": (handed - returned) * 1e-9 / len(calls),
+                "harness": (binding - began + perf_counter_ns() - handed) * 1e-9,
+            },
             "dtype": dtype,
             "intact": intact,
             "phases": None if phases is None else dict(phases),
@@ -240,11 +254,12 @@ def serve(worker: object, commands: Any, replies: Any) -> None:
     """Answers commands until the other end closes the pipe."""
     for line in commands:
         request = json.loads(line)
+        token = request.pop("token")
         try:
             answer = getattr(worker, request.pop("do"))(**request)
         except Exception as error:  # noqa: BLE001  # whatever a backend raises is its result, in its own words
             answer = {"error": f"{type(error).__name__}: {error}"}
-        replies.write(json.dumps(answer) + "\n")
+        replies.write(json.dumps({"token": token, **answer}) + "\n")
         replies.flush()
 
 

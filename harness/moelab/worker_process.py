@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import json
 import os
+import secrets
 import select
 import signal
 import subprocess
@@ -20,10 +21,12 @@ Json = dict[str, Any]
 
 
 # Bound to its CPUs before any library is loaded, since libraries start threads. Killed with its parent (prctl 1 is
-# PR_SET_PDEATHSIG): a stopped worker would not notice that the pipe was closed.
+# PR_SET_PDEATHSIG): a stopped worker would not notice that the pipe was closed. prctl 36 is PR_SET_CHILD_SUBREAPER:
+# whatever processes a backend starts, and their orphans, stay children of the worker, where they are seen.
 _START = """
 import ctypes, os, runpy, signal, sys
 ctypes.CDLL(None).prctl(1, int(signal.SIGKILL))
+ctypes.CDLL(None).prctl(36, 1)
 os.sched_setaffinity(0, map(int, sys.argv.pop(1).split(",")))
 runpy.run_module(sys.argv.pop(1), run_name="__main__")
 """
@@ -84,12 +87,16 @@ class WorkerProcess:
     def ask(self, do: str, /, **arguments: object) -> Json:
         """The worker's answer. Raises WorkerError or WorkerDiedError."""
         self.resume()
+        token = secrets.token_hex(8)
         try:
-            self._commands.write(json.dumps({"do": do, **arguments}) + "\n")
+            self._commands.write(json.dumps({"do": do, "token": token, **arguments}) + "\n")
             self._commands.flush()
         except (BrokenPipeError, OSError):
             raise WorkerDiedError(self._how_it_died()) from None
-        answer: Json = json.loads(self._line())
+        answer = _answer(self._line(), token)
+        if answer is None:
+            self.kill()
+            raise WorkerDiedError("something other than the harness wrote to the pipe of its answers")
         if "error" in answer:
             raise WorkerError(answer["error"])
         return answer
@@ -160,6 +167,15 @@ class WorkerProcess:
         self.close()
 
 
+def _answer(line: bytes, token: str) -> Json | None:
+    """The answer to the question with this token; None if the line is anything else."""
+    try:
+        answer = json.loads(line)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) and answer.pop("token", None) == token else None
+
+
 def _settings(threads: int) -> dict[str, str]:
     """Environment of every worker: thread counts of all the libraries."""
     count = str(threads)
@@ -194,9 +210,10 @@ def _kernels_package() -> list[Path]:
 
 
 def python_of(environment: str) -> list[str]:
-    """The interpreter of an environment: "main" (or "main@…": a process of its own) is that of the engine."""
-    if environment.partition("@")[0] == "main":
+    """The interpreter of an environment ("NAME@…": a process of its own in it); "main" is that of the engine."""
+    name = environment.partition("@")[0]
+    if name == "main":
         return [sys.executable]
     from moelab.backends import environments  # only where a peer is asked for
 
-    return [str(environments.python(environment))]
+    return [str(environments.python(name))]

@@ -1,0 +1,63 @@
+"""Whether the clock saw all the work of a backend: judged by what happened around it (see harness/README.md).
+
+The allowances are what honest backends need with room to spare; work below them can be hidden, and no more than that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from moelab.measurement import BackendRun, Setting
+from moelab.workloads import Case
+
+BIND_SECONDS = 1e-3
+RESULT_SECONDS = 2e-4
+COPY_RATE = 1e9
+"""Byte/s at which inputs and outputs are copied at least."""
+SHARE = 0.02
+"""Of a call: what stays below the margin of a verdict hides no difference."""
+TALK_SECONDS = 1e-3
+BUSY_SECONDS = 1e-2
+"""For a question and its answer between two processes, and at most so much more on a machine that is busy otherwise."""
+TICK_SECONDS = 0.01
+"""CPU time of threads on other CPUs is counted up to so late."""
+
+
+def talk(others: Iterable[BackendRun]) -> float:
+    """Seconds that a question and its answer may take: beyond those that nearly all of the others took."""
+    theirs = [s.unexplained for run in others for s in run.spent]
+    return TALK_SECONDS + (min(BUSY_SECONDS, max(0.0, float(np.quantile(theirs, 0.9)))) if theirs else 0.0)
+
+
+def misconduct(run: BackendRun, case: Case, setting: Setting, talk_seconds: float) -> str | None:
+    """Why the times of a backend do not count; None if they do. Under emulation no time says anything."""
+    if not run.samples or not run.spent or setting.emulated:
+        return None
+    called = float(np.median([s.seconds for s in run.samples]))
+    copied = 4 * case.tokens * case.layer.hidden / COPY_RATE
+    bind, result = (float(np.median([getattr(s, name) for s in run.spent])) for name in ("bind", "result"))
+    unexplained = float(np.quantile([s.unexplained for s in run.spent], 0.1))  # disturbances only add to it
+    calls = float(np.median([s.calls for s in run.samples]))
+    if bind > max(BIND_SECONDS + 2 * copied, SHARE * called):
+        return _words(bind, called, "of work before the clock ran, when it got its inputs")
+    if result > max(RESULT_SECONDS + 2 * copied, SHARE * called):
+        return _words(result, called, "of work after the clock had stopped")
+    if unexplained > max(talk_seconds, SHARE * called * calls):
+        return _words(unexplained, called, "more passed on the clock of the engine than its process accounts for")
+    return _too_many_cpus(run, setting.threads)
+
+
+def _words(seconds: float, called: float, what: str) -> str:
+    return f"{seconds * 1e3:.3g} ms {what} (a call takes {called * 1e3:.3g} ms)"
+
+
+def _too_many_cpus(run: BackendRun, threads: int) -> str | None:
+    """Over all samples together, since the kernel counts late."""
+    wall = sum(s.seconds * s.calls for s in run.samples)
+    cpu = sum(spent.cpu * s.calls for spent, s in zip(run.spent, run.samples, strict=True))
+    late = TICK_SECONDS * (threads - 1) * len(run.samples)
+    if cpu <= 1.1 * threads * wall + late + 1e-4 * len(run.samples):
+        return None
+    return f"used {cpu / wall:.2f} CPUs on average, {threads} {'was' if threads == 1 else 'were'} granted"
