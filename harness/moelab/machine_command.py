@@ -7,7 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from moelab import expect, machine
@@ -35,20 +35,25 @@ def run(arguments: argparse.Namespace) -> int:
 
 def watch(seconds: float = 1.5) -> list[str]:
     """What disturbs the machine now, in words: other programs, the hypervisor, heat; and drift, where kernels are."""
-    try:
-        import moelab_kernels as mk  # the harness also works without our kernels
-    except ImportError:
-        mk = None
+    probe = _peak()
     monitor = Monitor(cpus=sorted(os.sched_getaffinity(0)))
     end = time.monotonic() + seconds
     monitor.start()
     rates: list[tuple[float, float]] = []
     while time.monotonic() < end:
-        if mk is None:
+        if probe is None:
             time.sleep(0.1)
         else:
-            rates.append((mk.peak("bf16", seconds=0.02), mk.peak("read", seconds=0.02)))
+            rates.append((probe("bf16", seconds=0.02), probe("read", seconds=0.02)))
     return monitor.stop().words() + drift([bf16 for bf16, _ in rates], [read for _, read in rates])
+
+
+def _peak() -> Callable[..., float] | None:
+    try:
+        import moelab_kernels as mk  # the harness also works without our kernels
+    except ImportError:
+        return None
+    return mk.peak
 
 
 def describe(facts: dict[str, Any], conditions: Sequence[str] = ()) -> str:

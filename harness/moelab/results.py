@@ -79,7 +79,8 @@ def _cell(
             verdicts[label] = Verdict("broken", "broken", None, None, statistics.MARGIN, reason)
         else:
             verdicts[label] = statistics.judge(ratio, control)
-    return Cell(run, ratios, control, None if control is None else original and original.label, roofs, verdicts)
+    control_of = None if control is None or original is None else original.label
+    return Cell(run, ratios, control, control_of, roofs, verdicts)
 
 
 def _paired(first: BackendRun, second: BackendRun) -> Pairs:

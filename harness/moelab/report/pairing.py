@@ -30,8 +30,8 @@ def compare_with_peers(cells: Sequence[Cell]) -> tuple[Cell, ...]:
         for peer in _not_judged(cell):
             assert cell.ours is not None
             if pairs := _pairs(cell.ours.samples, cell.measurements[peer].samples):
-                sides = ([p[1] for p in pairs], [p[0] for p in pairs], [p[2] for p in pairs])
-                groups.setdefault((cell.result.digest, peer), {})[place] = statistics.Pairs(*sides)
+                own, theirs, process = zip(*pairs, strict=True)
+                groups.setdefault((cell.result.digest, peer), {})[place] = statistics.Pairs(theirs, own, process)
     left = MOST_BOOTSTRAPS
     added: dict[int, dict[str, Comparison]] = {}
     judged: dict[str, list[tuple[int, str, statistics.Verdict]]] = {}
@@ -40,8 +40,8 @@ def compare_with_peers(cells: Sequence[Cell]) -> tuple[Cell, ...]:
         left -= len(group)
         level = cells[next(iter(group))].result.level
         ratios = dict(zip(whole, statistics.paired_ratios(list(whole.values()), level=level), strict=True))
-        for place, pairs in group.items():
-            comparison, verdict = _compare(cells[place], peer, pairs, ratios.get(place))
+        for place, sides in group.items():
+            comparison, verdict = _compare(cells[place], peer, sides, ratios.get(place))
             added.setdefault(place, {})[peer] = comparison
             if verdict is not None:
                 judged.setdefault(digest, []).append((place, peer, verdict))
