@@ -185,8 +185,7 @@ CELLS, TABLES = 18, 15
 def table_of(
     rng: np.random.Generator, noise: Noise, speed: float, processes: int, rounds: int
 ) -> tuple[list[Pairs], npt.NDArray[np.float64]]:
-    """The samples of a run's cells, and how noisy each is: a cell in six is twice as noisy as the middle one, or half
-    as noisy."""
+    """The samples of a run's cells, and how noisy each is: one in six has twice the middle's noise, one in six half."""
     scales = np.exp(rng.normal(0, 0.7, CELLS))
     process = list(np.repeat(np.arange(processes), rounds))
     cells = []
@@ -349,6 +348,13 @@ def test_the_same_samples_give_the_same_interval() -> None:
     seconds = list(np.exp(np.random.default_rng(8).normal(0, 0.1, 20)))
     process = [0, 1] * 10
     assert statistics.interval(seconds, process) == statistics.interval(seconds, process)
+
+
+def test_one_wild_round_does_not_move_the_ratio() -> None:
+    """The middle of the paired ratios, worked out by hand: 1.9, 2.0, 2.0, 2.1, 2.2, 100.0."""
+    baseline = [2.0, 1.9, 2.1, 2.0, 100.0, 2.2]
+    ratio = statistics.paired_ratio(baseline, [1.0] * 6, [0, 0, 0, 1, 1, 1])
+    assert ratio.value == pytest.approx((2.0 * 2.1) ** 0.5)
 
 
 def test_processes_of_unequal_length_and_a_single_sample_work() -> None:
