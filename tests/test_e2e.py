@@ -78,7 +78,7 @@ def test_the_engines_are_what_they_say_and_right(measured: dict[str, Any]) -> No
 def test_a_wrong_engine_fails_the_run(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Its experts' outputs are 10 % too large."""
+    """Every token goes to the experts next to the chosen ones."""
     module = "wrong_engine_for_tests"
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
     monkeypatch.setitem(ENGINES, "moelab", Entry("transformers", module, ("eager",)))

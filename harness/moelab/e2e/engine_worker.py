@@ -79,13 +79,13 @@ class EngineWorker:
         return {}
 
     def reference_logits(self, prompts: list[list[int]], continuation: list[int], out: str) -> Json:
-        """Writes all log-probabilities for `compare`; answers how far another right rounding may take them."""
+        """Writes all log-probabilities for `compare`; answers how far another right rounding takes them."""
         _, _, everything = self.engine.top(prompts, continuation)
         np.save(out, everything)
         other = self.engine.noise(prompts, continuation)
         best = best_ids(everything)
         difference = np.take_along_axis(other, best, 1) - np.take_along_axis(everything, best, 1)
-        return {"positions": len(everything), "noise": float(np.sqrt(np.mean(np.square(difference))))}
+        return {"noise": _distances(difference, prompts)}
 
     def save(self, folder: str) -> Json:
         """Writes the model as a checkpoint, for engines that load nothing else."""
@@ -93,13 +93,13 @@ class EngineWorker:
         return {}
 
     def compare(self, prompts: list[list[int]], continuation: list[int], reference: str) -> Json:
-        """Root mean square between the log-probabilities here and the reference's; how often the best token agrees."""
+        """How far this engine's log-probabilities are from the reference's; how often the best token agrees."""
         ids, own, _ = self.engine.top(prompts, continuation)
         theirs = np.load(reference, mmap_mode="r")[: len(ids)]
         difference = np.asarray(own, np.float64) - np.take_along_axis(theirs, ids, 1)
         return {
             "positions": len(ids),
-            "distance": float(np.sqrt(np.mean(np.square(difference)))),
+            "distances": _distances(difference, prompts),
             # Values, not ids: two tokens may be equally good.
             "agreement": float(np.mean(np.take_along_axis(theirs, ids[:, :1], 1)[:, 0] == theirs.max(axis=1))),
         }
@@ -134,6 +134,18 @@ def best_ids(log_probabilities: Any) -> Any:
     ids = np.argpartition(log_probabilities, -count, axis=1)[:, -count:]
     order = np.argsort(-np.take_along_axis(log_probabilities, ids, 1), axis=1)
     return np.take_along_axis(ids, order, 1)
+
+
+def _distances(difference: Any, prompts: list[list[int]]) -> list[float]:
+    """Root mean square of a position [N, TOP], the median over positions: of the prompts, and of decoding if there.
+
+    The median, since a router that is torn between two experts may take the other one in any rounding: such a position
+    is far off, and right.
+    """
+    each = np.sqrt(np.mean(np.square(difference, dtype=np.float64), axis=1))
+    inside = sum(map(len, prompts))
+    parts = (each[:inside], each[inside:])
+    return [float(np.median(part)) for part in parts if part.size]
 
 
 def _cell(cell: Json) -> Cell:
