@@ -131,13 +131,14 @@ class Run:
         longest = max(sum(cell.prompts) for cell in self.plan.cells())
         longest_one = max(max(cell.prompts) for cell in self.plan.cells())
         activations = 24 * longest * run.facts["hidden"] + 10 * run.facts["heads"] * longest_one**2
-        # Kept while it runs: the weights, and those of one expert in two forms while they are packed.
-        one = int(run.facts["bytes"] * 1.05) + activations + _PROCESS_BYTES
+        # Kept while it waits for its turn: the weights, and those of one expert in two forms while they are packed.
+        kept = int(run.facts["bytes"] * 1.05) + _PROCESS_BYTES
         available: Any = machine.memory()["available"]
-        run.residency = "together" if one * len(self.plan.engines) < 0.9 * available else "one at a time"
-        if one < 0.9 * available:
+        everybody = kept * len(self.plan.engines) + activations
+        run.residency = "together" if everybody < 0.9 * available else "one at a time"
+        if kept + activations < 0.9 * available:
             return True
-        reason = f"needs {one / 1e9:.1f} GB, {available / 1e9:.1f} GB are available"
+        reason = f"needs {(kept + activations) / 1e9:.1f} GB, {available / 1e9:.1f} GB are available"
         self._miss(None, run, "skipped", reason)
         return False
 
