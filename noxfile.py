@@ -159,7 +159,7 @@ def vllm(session: nox.Session) -> None:
     with part(session, "environment"):
         run_in_lab(session, "python", "-m", "moelab.vllm_environment")
     python = ROOT / ".envs" / "vllm-engine" / "venv" / "bin" / "python"
-    tests = ["-m", "pytest", "-p", "no:cacheprovider", "tests/vllm", *session.posargs]
+    tests = ["-m", "pytest", "-p", "no:cacheprovider", "tests/in_vllm", *session.posargs]
     session.run(str(python), *tests, env=ENVIRONMENT, external=True)
 
 

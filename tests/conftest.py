@@ -13,6 +13,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # transformers' models here come from nowher
 
 # Where somebody tests the kernels without transformers; the sessions and images have it.
 collect_ignore_glob = [] if find_spec("transformers") else ["test_transformers*.py"]
+# `nox -s vllm` runs these in an environment of its own.
+if find_spec("vllm") is None:
+    collect_ignore_glob.append("in_vllm/*")
 
 
 @pytest.fixture(autouse=True)

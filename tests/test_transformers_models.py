@@ -15,9 +15,9 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 import moelab_kernels.transformers
 from face_layer import Layer, bits_of
 from moelab_kernels.transformers import Routing, record_routing
+from rounded_models import SPREAD, exact_and_deviation
 from tiny_models import architectures, experts_classes, experts_of, tiny_experts, tiny_models
 
-SPREAD = 8.0  # standard deviations, as in the harness's error model
 PROMPT, NEW_TOKENS = 12, 64
 
 # Why the kernels cannot compute these: (architecture, part of the warning). Any other has to run on them.
@@ -47,27 +47,6 @@ class Calls(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.count += func is torch.ops.moelab.fused_moe.default
         return func(*args, **(kwargs or {}))
-
-
-class RandomRounding(TorchDispatchMode):
-    """Rounds the fp32 result of every operation to BF16, up or down at random with the mean kept.
-
-    What a BF16 model does, but for the direction: its roundings to nearest have half of this variance.
-    """
-
-    def __init__(self, seed: int) -> None:
-        super().__init__()
-        self.generator = torch.Generator().manual_seed(seed)
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for tensor in out if isinstance(out, (tuple, list)) else (out,):
-            if isinstance(tensor, torch.Tensor) and tensor.dtype is torch.float32 and not func.is_view:
-                dense = tensor.contiguous()
-                noise = torch.randint(0, 1 << 16, dense.shape, dtype=torch.int32, generator=self.generator)
-                rounded = ((dense.view(torch.int32) + noise) & -0x10000).view(torch.float32)
-                tensor.copy_(torch.where(dense.isfinite(), rounded, dense))
-        return out
 
 
 class Models(NamedTuple):
@@ -123,34 +102,10 @@ def run(model: Any, implementation: str, tokens: torch.Tensor) -> Run:
     return Run(result, calls.count, [str(w.message) for w in caught if "moelab" in str(w.message)], routing)
 
 
-class Replay:
-    """An experts implementation: eager, but tokens that took other experts in a recorded run take those.
-
-    Which experts a token takes is a choice that no error bound can cover: near a tie, the smallest error changes it.
-    """
-
-    def __init__(self, routing: Routing) -> None:
-        self.calls = [call for calls in routing.calls.values() for call in calls]
-        self.position = 0
-
-    def __call__(self, module: Any, x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-        recorded_ids, recorded_weights = self.calls[self.position]
-        self.position = (self.position + 1) % len(self.calls)
-        other = (ids.sort(dim=-1).values != recorded_ids.sort(dim=-1).values).any(dim=-1, keepdim=True)
-        ids, weights = torch.where(other, recorded_ids.to(ids), ids), torch.where(other, recorded_weights, weights)
-        return type(module).forward.__wrapped__(module, x, ids, weights)
-
-
-def exact_and_deviation(model: Any, tokens: torch.Tensor, routing: Routing) -> tuple[torch.Tensor, torch.Tensor]:
+def exact_and_rounded(model: Any, tokens: torch.Tensor, routing: Routing) -> tuple[torch.Tensor, torch.Tensor]:
     """fp32 eager logits [B, T, V], and [B, T, 1] their standard deviation when every operation rounds at random."""
-    ALL_EXPERTS_FUNCTIONS["replay"] = Replay(routing)
-    model.set_experts_implementation("replay")
-    exact = logits(model, tokens)
-    squares = []
-    for seed in range(4):
-        with RandomRounding(seed):
-            squares.append((logits(model, tokens) - exact).square().mean(dim=-1, keepdim=True))
-    return exact, torch.stack(squares).mean(dim=0).sqrt()
+    calls = (call for calls in routing.calls.values() for call in calls)
+    return exact_and_deviation(model, lambda: logits(model, tokens), calls)
 
 
 def prompt(rows: int) -> torch.Tensor:
@@ -171,10 +126,10 @@ def test_logits(models: Models):
         return
     assert not ours.told
     assert ours.calls == sum(map(len, ours.routing.calls.values())) > 0
-    exact, sigma = exact_and_deviation(models.fp32, prompt(2), ours.routing)
+    exact, sigma = exact_and_rounded(models.fp32, prompt(2), ours.routing)
     assert ((ours.logits - exact).abs() <= SPREAD * sigma).all()
     eager = run(models.bf16, "eager", prompt(2))
-    exact_for_eager, _ = exact_and_deviation(models.fp32, prompt(2), eager.routing)
+    exact_for_eager, _ = exact_and_rounded(models.fp32, prompt(2), eager.routing)
     # Most of both errors comes from the rest of the model, where the two differ by chance; the experts alone: below.
     assert root_mean_square(ours.logits - exact) <= 1.25 * root_mean_square(eager.logits - exact_for_eager)
 
@@ -221,7 +176,7 @@ class TestOnTheKernels:
             return
         first = int(different[0])
         ours = run(models.bf16, "moelab", got[None, :first])
-        exact, sigma = exact_and_deviation(models.fp32, got[None, :first], ours.routing)
+        exact, sigma = exact_and_rounded(models.fp32, got[None, :first], ours.routing)
         # Given the experts that our run chose, fp32 prefers our token too, or by less than two logits may be off.
         gap = exact[0, -1, wanted[first]] - exact[0, -1, got[first]]
         assert gap <= 2 * SPREAD * sigma[0, -1, 0]

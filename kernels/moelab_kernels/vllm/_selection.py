@@ -32,7 +32,7 @@ def put_in_front() -> None:
 
 def _build() -> str:
     info = build_info()
-    return f"{info['version']} {info['commit']} {isas()[0]}"
+    return f"{info['version']} {info['git_commit']} {isas()[0]}"
 
 
 def _with_ours(choose: Callable[[Any], list[Any]]) -> Callable[[Any], list[Any]]:
