@@ -94,7 +94,14 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def in_vllm(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Callable[..., Ran]:
     """run(models, moelab=None or a value of MOELAB_VLLM, inside=True): inside one process, or as vLLM does."""
 
-    def run(models: list[dict[str, Any]], *, moelab: str | None, inside: bool = True, fails: bool = False) -> Ran:
+    def run(
+        models: list[dict[str, Any]],
+        *,
+        moelab: str | None,
+        inside: bool = True,
+        fails: bool = False,
+        **variables: str,
+    ) -> Ran:
         folder = tmp_path_factory.mktemp("job")
         job, result = folder / "job.json", folder / "result.json"
         job.write_text(json.dumps({"models": models}))
@@ -105,7 +112,7 @@ def in_vllm(tmp_path_factory: pytest.TempPathFactory, cache: Path) -> Callable[.
             "VLLM_ALLOW_INSECURE_SERIALIZATION": "1",  # engine.py's own functions, in its own workers
             "VLLM_NO_USAGE_STATS": "1",
             "HF_HUB_OFFLINE": "1",
-        }
+        } | variables
         if moelab is not None:
             environment["MOELAB_VLLM"] = moelab
         command = [sys.executable, str(Path(__file__).with_name("engine.py")), str(job), str(result)]

@@ -51,7 +51,9 @@ def test_two_workers(
 ):
     """Half of every expert in each of two processes, or half of the experts."""
     options = {"tensor_parallel_size": 2, "enable_expert_parallel": expert_parallel}
-    ran = in_vllm(job(saved["qwen3_moe"], **options), moelab="1", inside=False)
+    # vLLM's own choice of CPUs gives every worker a NUMA node.
+    cpus = {"VLLM_CPU_OMP_THREADS_BIND": "nobind", "OMP_NUM_THREADS": "1"}
+    ran = in_vllm(job(saved["qwen3_moe"], **options), moelab="1", inside=False, **cpus)
     (result,) = ran.results
     assert result["calls"] == [LAYERS * NEW_TOKENS * len(PROMPTS)] * 2
     assert as_good_as(result["tokens"], eager)
