@@ -53,7 +53,6 @@ def configuration(experts: int = 8, hidden: int = 64, intermediate: int = 96, **
         ({"activation": MoEActivation.RELU2}, "no kernel computes the activation relu2"),
         ({"activation": MoEActivation.SILU, "swiglu_limit": 7.0}, "the activation silu with a limit of 7"),
         ({"activation": MoEActivation.SWIGLUOAI, "swiglu_beta": 0.5}, "no kernel computes the activation swigluoai"),
-        ({"activation": MoEActivation.SILU_NO_MUL, "is_act_and_mul": False}, "experts have no gate"),
     ],
 )
 def test_what_the_kernels_do_not_compute(changes: dict[str, Any], reason: str):

@@ -34,8 +34,6 @@ def unsupported(config: FusedMoEConfig) -> str | None:
         reason = f"the model computes in {config.in_dtype}, the kernels in BF16 (dtype bfloat16)"
     elif config.moe_parallel_config.enable_eplb:
         reason = "experts move between processes (EPLB), and packed ones stay"
-    elif not config.is_act_and_mul:
-        reason = "experts have no gate, the kernels compute gated ones"
     elif gate_of(config) is None:
         clamped = "" if config.swiglu_limit is None else f" with a limit of {config.swiglu_limit:g}"
         reason = f"no kernel computes the activation {config.activation.value}{clamped}"
