@@ -109,4 +109,4 @@ def test_the_bound_would_notice_the_experts(name: str, runs: dict[str, Both], fp
     ALL_EXPERTS_FUNCTIONS["none"] = lambda module, x, ids, weights: torch.zeros_like(x)
     fp32.set_experts_implementation("none")
     without = log_probabilities(fp32, runs[name].on, 1)
-    assert ((without - exact).abs() > 2 * SPREAD * sigma).float().mean() > 0.3
+    assert ((without - exact).abs() > 2 * SPREAD * sigma).float().mean() > 0.1

@@ -85,8 +85,11 @@ class Layer(torch.nn.Module):
             shapes |= {"w13_bias": shapes["w13_weight"][:2], "w2_bias": shapes["w2_weight"][:2]}
         for name, shape in shapes.items():
             weight = torch.empty(shape, dtype=torch.bfloat16)
-            for expert in weight:  # one at a time: real layers are large
-                expert.copy_(torch.randn(expert.shape, generator=generator) * shape[-1] ** -0.5)
+            # Windows of one random series: real layers are large, and drawing them takes long.
+            size = weight[0].numel()
+            series = (torch.randn(size + 97 * experts, generator=generator) * shape[-1] ** -0.5).bfloat16()
+            for e in range(experts):
+                weight[e] = series[97 * e : 97 * e + size].view(shape[1:])
             self.register_parameter(name, torch.nn.Parameter(weight, requires_grad=False))
 
 
