@@ -5,48 +5,47 @@ The allowances are what honest backends need with room to spare; work below them
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
 from moelab.measurement import BackendRun, Setting
 from moelab.workloads import Case
 
-BIND_SECONDS = 1e-3
-RESULT_SECONDS = 2e-4
+AROUND_SECONDS = 1e-3
+"""For handing inputs or an output over, beside their copies; for a question and its answer between two processes."""
+BUSY_SECONDS = 1e-2
+"""At most so much more where it takes the others longer, as on a machine that is busy otherwise."""
 COPY_RATE = 1e9
 """Byte/s at which inputs and outputs are copied at least."""
 SHARE = 0.02
 """Of a call: what stays below the margin of a verdict hides no difference."""
-TALK_SECONDS = 1e-3
-BUSY_SECONDS = 1e-2
-"""For a question and its answer between two processes, and at most so much more on a machine that is busy otherwise."""
 TICK_SECONDS = 0.01
 """CPU time of threads on other CPUs is counted up to so late."""
 
 
-def talk(others: Iterable[BackendRun]) -> float:
-    """Seconds that a question and its answer may take: beyond those that nearly all of the others took."""
-    theirs = [s.unexplained for run in others for s in run.spent]
-    return TALK_SECONDS + (min(BUSY_SECONDS, max(0.0, float(np.quantile(theirs, 0.9)))) if theirs else 0.0)
-
-
-def misconduct(run: BackendRun, case: Case, setting: Setting, talk_seconds: float) -> str | None:
+def misconduct(run: BackendRun, others: Sequence[BackendRun], case: Case, setting: Setting) -> str | None:
     """Why the times of a backend do not count; None if they do. Under emulation no time says anything."""
     if not run.samples or not run.spent or setting.emulated:
         return None
     called = float(np.median([s.seconds for s in run.samples]))
-    copied = 4 * case.tokens * case.layer.hidden / COPY_RATE
+    sample = called * float(np.median([s.calls for s in run.samples]))
+    copies = 2 * 4 * case.tokens * case.layer.hidden / COPY_RATE
     bind, result = (float(np.median([getattr(s, name) for s in run.spent])) for name in ("bind", "result"))
     unexplained = float(np.quantile([s.unexplained for s in run.spent], 0.1))  # disturbances only add to it
-    calls = float(np.median([s.calls for s in run.samples]))
-    if bind > max(BIND_SECONDS + 2 * copied, SHARE * called):
+    if bind > max(_allowed(others, "bind") + copies, SHARE * called):
         return _words(bind, called, "of work before the clock ran, when it got its inputs")
-    if result > max(RESULT_SECONDS + 2 * copied, SHARE * called):
+    if result > max(_allowed(others, "result") + copies, SHARE * called):
         return _words(result, called, "of work after the clock had stopped")
-    if unexplained > max(talk_seconds, SHARE * called * calls):
+    if unexplained > max(_allowed(others, "unexplained"), SHARE * sample):
         return _words(unexplained, called, "more passed on the clock of the engine than its process accounts for")
     return _too_many_cpus(run, setting.threads)
+
+
+def _allowed(others: Sequence[BackendRun], name: str) -> float:
+    """Seconds: the fixed part, and what most samples of the others take."""
+    theirs = [getattr(s, name) for run in others for s in run.spent]
+    return AROUND_SECONDS + (min(BUSY_SECONDS, max(0.0, float(np.quantile(theirs, 0.75)))) if theirs else 0.0)
 
 
 def _words(seconds: float, called: float, what: str) -> str:

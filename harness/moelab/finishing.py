@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from moelab.checking import RowChecks
 from moelab.conditions import drift
-from moelab.conduct import misconduct, talk
+from moelab.conduct import misconduct
 from moelab.contenders import ContenderState
 from moelab.measurement import BackendRun, CaseRun, Missing
 
@@ -26,7 +26,7 @@ def finish(run: CaseRun, contenders: Mapping[str, ContenderState], checks: RowCh
         if wrong is not None:
             backend.failure = backend.failure or f"a timed output is wrong: {wrong}"
         others = [other for name, other in run.backends.items() if name != label]
-        backend.failure = backend.failure or misconduct(backend, run.case, run.setting, talk(others))
+        backend.failure = backend.failure or misconduct(backend, others, run.case, run.setting)
         if backend.failure is not None:
             failed.append(Missing(label, run.case.id, run.case.layer.name, "failed", backend.failure))
     samples = [s for b in run.backends.values() for s in b.samples]
