@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -260,6 +261,16 @@ def test_what_takes_all_of_them_long_is_no_fault() -> None:
         assert judged(a_run(0.01, **{name: 6e-3})) is not None
         assert judged(a_run(0.01, **{name: 6e-3}), others=8e-3) is None
         assert judged(a_run(0.01, **{name: 5e-2}), others=4e-2) is not None
+
+
+@pytest.mark.parametrize(("many", "few"), [(4, 0), (8, 0), (40, 10)])
+def test_half_of_the_samples_disturbed_is_no_misconduct(many: int, few: int) -> None:
+    """Nor is hiding the work in most of them enough."""
+    for share, caught in ((many - many // 2, False), (many - few, True)):
+        run = a_run(0.01)
+        long = replace(run.spent[0], bind=5e-3)
+        run.samples, run.spent = run.samples[:1] * many, [long] * share + run.spent[:1] * (many - share)
+        assert (judged(run) is not None) == caught, share
 
 
 @pytest.fixture

@@ -2,6 +2,9 @@
 
 The ACM's words: *repeatable* if it agrees on the same machine by the same hands, *reproduced* if it does on somebody
 else's machine. This program can only say on which machine it ran; who ran it is for the reader to know.
+
+Weights and routing odds are those of the seeds. Tokens are drawn anew, as in every run: which input sets come is not to
+be known before (see harness/README.md).
 """
 
 from __future__ import annotations
