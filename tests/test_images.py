@@ -276,6 +276,8 @@ def test_a_container_without_bf16_or_on_an_emulator_says_so():
     lines = container.describe(facts(emulated=True), ["neon", "scalar"])
     assert "this CPU has no BF16 instructions: neon is used" in lines
     assert "emulated: correctness only, times would mean nothing" in lines
+    lines = container.describe(facts(), ["avx512", "avx512_bf16", "avx2", "scalar"])
+    assert not any("no BF16" in line for line in lines), "its BF16 instructions are only slower than another's"
 
 
 def test_limits_of_the_container_are_named_and_judged(monkeypatch: pytest.MonkeyPatch):

@@ -32,7 +32,7 @@ def describe(facts: Mapping[str, Any], isas: Sequence[str]) -> list[str]:
         f"memory: {memory['available'] / 2**30:.1f} GiB available ({room})",
         f"kernels: {isas[0]} (usable here: {', '.join(isas)})",
     ]
-    if isas[0] not in BF16_ISAS:
+    if not set(isas) & set(BF16_ISAS):
         lines.append(f"this CPU has no BF16 instructions: {isas[0]} is used")
     if facts["emulated"]:
         lines.append("emulated: correctness only, times would mean nothing")

@@ -1,4 +1,5 @@
-// Every instruction set, weakest first. The last one that this CPU can run is the best.
+// Every instruction set, weakest first, but for what core_table.cpp says of the core we run on. The last one that this
+// CPU can run is the best.
 //
 //   name          multiply instruction    needs                     weight panel      row tile
 //   scalar        mul + add               nothing                   4 columns         4
@@ -11,9 +12,11 @@
 //   sve_bf16      bfmmla (SVE)            SVE + BF16, >= 256 bits   8 per 128 bits    see isa/sve_bf16.cpp
 #include "registry.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
+#include "core_table.h"
 #include "cpu.h"
 #include "error.h"
 #include "moelab.h"
@@ -62,12 +65,24 @@ constexpr int count = sizeof table / sizeof *table;
 
 }  // namespace
 
+std::vector<const Isa*> isas_of(const CoreTuning& core) {
+    std::vector<const Isa*> isas(table, table + count);
+    if (!core.slow_isa) return isas;
+    const auto at = [&](const char* name) {
+        return std::find_if(isas.begin(), isas.end(), [&](const Isa* isa) { return !std::strcmp(isa->name, name); });
+    };
+    const auto faster = at(core.faster_isa), slow = at(core.slow_isa);
+    if (faster < slow && slow != isas.end()) std::rotate(faster, slow, slow + 1);
+    return isas;
+}
+
 int isa_count() {
     return count;
 }
 
 const Isa* isa_at(int index) {
-    return index >= 0 && index < count ? table[index] : nullptr;
+    static const std::vector<const Isa*> isas = isas_of(core_tuning());
+    return index >= 0 && index < count ? isas[static_cast<size_t>(index)] : nullptr;
 }
 
 uint64_t isa_missing(const Isa& isa) {
