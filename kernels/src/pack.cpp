@@ -30,10 +30,7 @@ inline void store_weight(void* panel, int64_t index, uint16_t bits, int w_bytes)
 
 // Where the matrix is transposed, a panel alone would touch a new page for every k: panels next to each other are
 // packed together in blocks of k, as many as stay in L2 until their checksums are taken.
-constexpr int group_panels = 4;
-int panels_together(const moelab_matrix& m) {
-    return m.col_stride == 1 ? 1 : group_panels;
-}
+constexpr int transposed_together = 4;
 constexpr int64_t block_k = 128;
 constexpr int64_t k_ahead = 16;  // rows of k from the one that is packed to the one that is prefetched
 constexpr int max_nr = 256;
@@ -240,25 +237,49 @@ struct Source {
     bool is_w13, interleaved;
 };
 
-// Packs panels [begin, end), at most group_panels of them, and returns their part of the expert's checksum.
+bool isa_packs(const Layout& layout, const moelab_matrix& m) {
+    return layout.isa->pack_weights && (m.col_stride == 1 || m.row_stride == 1);
+}
+
+// Panels that are packed together: no more than leave every thread several groups.
+int64_t panels_together(const Layout& layout, const moelab_matrix& m, int threads) {
+    const int64_t share = (layout.panels1 + layout.panels2) / (4 * threads);
+    const int64_t most = isa_packs(layout, m) ? pack_group_most : m.col_stride == 1 ? 1 : transposed_together;
+    return share < 1 ? 1 : share < most ? share : most;
+}
+
+// Packs panels [begin, end), at most pack_group_most of them, and returns their part of the expert's checksum.
 uint64_t pack_group(const Layout& layout, const Source& source, int64_t begin, int64_t end, int64_t first_index) {
     const Geometry& g = layout.isa->geometry;
-    int64_t rows[group_panels][max_nr];
+    int64_t rows[pack_group_most * max_nr];
+    for (int64_t p = begin; p < end; ++p)
+        for (int c = 0; c < g.nr; ++c)
+            rows[(p - begin) * g.nr + c] =
+                source.is_w13 ? w13_row(layout, p, c, source.interleaved) : w2_row(layout, p, c);
+    uint64_t sum = 0;
+    if (isa_packs(layout, *source.matrix)) {
+        uint64_t checksums[pack_group_most];
+        layout.isa->pack_weights({source.matrix, rows, end - begin, source.k, source.k_padded,
+                                  source.first_panel + begin * source.panel_bytes, checksums});
+        for (int64_t p = begin; p < end; ++p) sum += piece_checksum(checksums[p - begin], first_index + p);
+        return sum;
+    }
     const Packer any = any_packer(*source.matrix), fast = fast_packer(*source.matrix, g);
-    bool whole[group_panels];
+    bool whole[pack_group_most];
     for (int64_t p = begin; p < end; ++p) {
         whole[p - begin] = fast != nullptr;
-        for (int c = 0; c < g.nr; ++c) {
-            const int64_t row = source.is_w13 ? w13_row(layout, p, c, source.interleaved) : w2_row(layout, p, c);
-            rows[p - begin][c] = row;
-            whole[p - begin] &= row >= 0;
-        }
+        for (int c = 0; c < g.nr; ++c) whole[p - begin] &= rows[(p - begin) * g.nr + c] >= 0;
     }
     for (int64_t k0 = 0; k0 < source.k_padded; k0 += block_k) {
         const int64_t end_k = k0 + block_k < source.k_padded ? k0 + block_k : source.k_padded;
         for (int64_t p = begin; p < end; ++p) {
-            PanelJob job{
-                source.matrix, rows[p - begin], source.k, k0, end_k, &g, source.first_panel + p * source.panel_bytes};
+            PanelJob job{source.matrix,
+                         rows + (p - begin) * g.nr,
+                         source.k,
+                         k0,
+                         end_k,
+                         &g,
+                         source.first_panel + p * source.panel_bytes};
             if (whole[p - begin]) {  // the fast packer up to the last whole eight k, the other from there
                 job.k1 = (source.k < end_k ? source.k : end_k) / 8 * 8;
                 if (job.k1 > job.k0) fast(job);
@@ -268,7 +289,6 @@ uint64_t pack_group(const Layout& layout, const Source& source, int64_t begin, i
             if (job.k0 < job.k1) any(job);
         }
     }
-    uint64_t sum = 0;
     for (int64_t p = begin; p < end; ++p)
         sum += piece_checksum(source.first_panel + p * source.panel_bytes, source.panel_bytes, first_index + p);
     return sum;
@@ -321,15 +341,16 @@ extern "C" moelab_status moelab_pack_expert(void* packed, uint64_t bytes, int64_
                         block + layout.w2_offset,
                         false,
                         false};
-    const int together1 = panels_together(*w13), together2 = panels_together(*w2);
+    const int threads = clamp_threads(num_threads);
+    const int64_t together1 = panels_together(layout, *w13, threads), together2 = panels_together(layout, *w2, threads);
     const int64_t groups1 = (layout.panels1 + together1 - 1) / together1;
     const int64_t groups2 = (layout.panels2 + together2 - 1) / together2;
     uint64_t sum = gaps_checksum(layout, block);
-#pragma omp parallel for schedule(dynamic) num_threads(clamp_threads(num_threads)) reduction(+ : sum)
+#pragma omp parallel for schedule(dynamic) num_threads(threads) reduction(+ : sum)
     for (int64_t group = 0; group < groups1 + groups2; ++group) {
         const bool in_first = group < groups1;
         const Source& source = in_first ? first : second;
-        const int together = in_first ? together1 : together2;
+        const int64_t together = in_first ? together1 : together2;
         const int64_t begin = (in_first ? group : group - groups1) * together;
         const int64_t end = begin + together < source.panels ? begin + together : source.panels;
         sum += pack_group(layout, source, begin, end, in_first ? 0 : layout.panels1);
@@ -352,27 +373,30 @@ extern "C" moelab_status moelab_unpack_expert(const void* packed, uint64_t bytes
     const Geometry& g = layout.isa->geometry;
     const bool interleaved = expert_entry(const_cast<void*>(packed), expert)->interleaved != 0;
     const char* block = expert_block(layout, packed, expert);
-    const auto weight = [&](const char* panel, int64_t k, int c) {
-        const int64_t at = k / g.kr * g.kr * g.nr + static_cast<int64_t>(c) * g.kr + k % g.kr;
-        if (g.w_bytes == 2) return reinterpret_cast<const uint16_t*>(panel)[at];
-        return static_cast<uint16_t>(reinterpret_cast<const uint32_t*>(panel)[at] >> 16);
+    // Column c of a panel into k weights, beside each other.
+    const auto column = [&g](const char* panel, int c, int64_t k, uint16_t* out) {
+        for (int64_t k0 = 0; k0 < k; k0 += g.kr)
+            for (int64_t i = 0; i < g.kr && k0 + i < k; ++i) {
+                const int64_t at = k0 * g.nr + static_cast<int64_t>(c) * g.kr + i;
+                out[k0 + i] = g.w_bytes == 2
+                                  ? reinterpret_cast<const uint16_t*>(panel)[at]
+                                  : static_cast<uint16_t>(reinterpret_cast<const uint32_t*>(panel)[at] >> 16);
+            }
     };
-    for (int64_t p = 0; p < layout.panels1; ++p)
+    const int64_t hidden = layout.layer.hidden, channels = layout.layer.intermediate;
+#pragma omp parallel for schedule(dynamic) num_threads(clamp_threads(0))
+    for (int64_t p = 0; p < layout.panels1 + layout.panels2; ++p)
         for (int c = 0; c < g.nr; ++c) {
-            const int64_t row = w13_row(layout, p, c, interleaved);
+            const int64_t second = p - layout.panels1;
+            const int64_t row = second < 0 ? w13_row(layout, p, c, interleaved) : w2_row(layout, second, c);
             if (row < 0) continue;
-            const char* panel = block + p * layout.panel1_bytes;
-            for (int64_t k = 0; k < layout.layer.hidden; ++k) w13[row * layout.layer.hidden + k] = weight(panel, k, c);
-            if (b13) b13[row] = reinterpret_cast<const float*>(block + layout.b13_offset)[p * g.nr + c];
-        }
-    for (int64_t p = 0; p < layout.panels2; ++p)
-        for (int c = 0; c < g.nr; ++c) {
-            const int64_t row = w2_row(layout, p, c);
-            if (row < 0) continue;
-            const char* panel = block + layout.w2_offset + p * layout.panel2_bytes;
-            for (int64_t k = 0; k < layout.layer.intermediate; ++k)
-                w2[row * layout.layer.intermediate + k] = weight(panel, k, c);
-            if (b2) b2[row] = reinterpret_cast<const float*>(block + layout.b2_offset)[row];
+            if (second < 0) {
+                column(block + p * layout.panel1_bytes, c, hidden, w13 + row * hidden);
+                if (b13) b13[row] = reinterpret_cast<const float*>(block + layout.b13_offset)[p * g.nr + c];
+            } else {
+                column(block + layout.w2_offset + second * layout.panel2_bytes, c, channels, w2 + row * channels);
+                if (b2) b2[row] = reinterpret_cast<const float*>(block + layout.b2_offset)[row];
+            }
         }
     return MOELAB_OK;
 }

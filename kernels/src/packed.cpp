@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "checksum.h"
 #include "cpu.h"
 #include "error.h"
 #include "registry.h"
@@ -72,31 +73,18 @@ moelab_status read_header(const void* packed, uint64_t bytes, Header* header, La
 }  // namespace
 
 uint64_t checksum(const void* data, int64_t bytes) {
-    // Four independent multiply chains: near memory speed. Each step is a bijection of its word.
-    constexpr uint64_t prime = 0x9e3779b97f4a7c15u;
-    uint64_t lane[4] = {1, 2, 3, 4};
-    const char* at = static_cast<const char*>(data);
-    const auto mix = [&](int i) {
-        uint64_t word;
-        std::memcpy(&word, at + 8 * i, 8);
-        lane[i] = (lane[i] ^ word) * prime;
-        lane[i] ^= lane[i] >> 29;
-    };
-    int64_t left = bytes;
-    for (; left >= 32; left -= 32, at += 32)
-        for (int i = 0; i < 4; ++i) mix(i);
-    for (int i = 0; left >= 8; left -= 8, ++i) mix(i);
-    uint64_t sum = static_cast<uint64_t>(bytes);
-    for (uint64_t part : lane) {
-        sum = (sum ^ part) * prime;
-        sum ^= sum >> 32;
-    }
-    return sum;
+    Checksum sum;
+    sum.add(data, bytes);
+    return sum.value();
+}
+
+uint64_t piece_checksum(uint64_t of_bytes, int64_t index) {
+    const uint64_t words[2] = {of_bytes, static_cast<uint64_t>(index)};
+    return checksum(words, sizeof words);
 }
 
 uint64_t piece_checksum(const void* data, int64_t bytes, int64_t index) {
-    const uint64_t words[2] = {checksum(data, bytes), static_cast<uint64_t>(index)};
-    return checksum(words, sizeof words);
+    return piece_checksum(checksum(data, bytes), index);
 }
 
 uint64_t gaps_checksum(const Layout& layout, const char* block) {

@@ -64,6 +64,7 @@ uint64_t checksum(const void* data, int64_t bytes);
 // An expert's checksum is the sum over its panels, numbered through both matrices, and over what lies behind
 // them; a sum, so that threads can add up their parts in any order. A panel in the wrong place changes it.
 uint64_t piece_checksum(const void* data, int64_t bytes, int64_t index);
+uint64_t piece_checksum(uint64_t of_bytes, int64_t index);
 uint64_t gaps_checksum(const Layout& layout, const char* block);
 uint64_t expert_checksum(const Layout& layout, const char* block);
 

@@ -22,7 +22,8 @@ uint16_t to_fp16(float value) {  // exact values only
 
 enum Layout { kRows, kTransposed, kGaps, kReversed, kLayouts };
 
-Source store(const std::vector<float>& values, int64_t rows, int64_t columns, int dtype, int layout) {
+// Room for a matrix, filled with 0x7f.
+Source room(int64_t rows, int64_t columns, int dtype, int layout) {
     int64_t row_stride = columns, col_stride = 1, first = 0;
     if (layout == kTransposed) row_stride = 1, col_stride = rows;
     if (layout == kGaps) col_stride = 3, row_stride = 3 * columns + 5;
@@ -33,17 +34,66 @@ Source store(const std::vector<float>& values, int64_t rows, int64_t columns, in
     Source s;
     s.memory = Guarded(static_cast<size_t>(size) * width, Guarded::kEnd, width);
     std::memset(s.memory.data(), 0x7f, s.memory.size());
+    s.view = {s.memory.as<char>() + first * static_cast<int64_t>(width), dtype, row_stride, col_stride};
+    return s;
+}
+
+Source store(const std::vector<float>& values, int64_t rows, int64_t columns, int dtype, int layout) {
+    Source s = room(rows, columns, dtype, layout);
+    const int64_t width = dtype == MOELAB_FP32 ? 4 : 2;
+    const int64_t first = (static_cast<const char*>(s.view.data) - s.memory.as<char>()) / width;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c++) {
-            const int64_t at = first + r * row_stride + c * col_stride;
+            const int64_t at = first + r * s.view.row_stride + c * s.view.col_stride;
             const float v = values[static_cast<size_t>(r * columns + c)];
             if (dtype == MOELAB_FP32) s.memory.as<float>()[at] = v;
             if (dtype == MOELAB_FP16) s.memory.as<uint16_t>()[at] = to_fp16(v);
             if (dtype == MOELAB_BF16) s.memory.as<uint16_t>()[at] = reference::to_bf16(v);
         }
     s.memory.read_only();
-    s.view = {s.memory.as<char>() + first * static_cast<int64_t>(width), dtype, row_stride, col_stride};
     return s;
+}
+
+// Any bits at all: NaN, denormals and infinities of every type.
+Source any_bits(Random& random, int64_t rows, int64_t columns, int dtype, int layout) {
+    Source s = room(rows, columns, dtype, layout);
+    for (size_t i = 0; i + 2 <= s.memory.size(); i += 2)
+        s.memory.as<uint16_t>()[i / 2] = static_cast<uint16_t>(random.below(65536));
+    s.memory.read_only();
+    return s;
+}
+
+// The same matrix with gaps between its elements.
+Source with_gaps(const Source& from, int64_t rows, int64_t columns) {
+    const size_t width = from.view.dtype == MOELAB_FP32 ? 4 : 2;
+    Source s = room(rows, columns, from.view.dtype, kGaps);
+    const auto at = [&](const moelab_matrix& m, int64_t r, int64_t c) {
+        return (r * m.row_stride + c * m.col_stride) * static_cast<int64_t>(width);
+    };
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < columns; c++)
+            std::memcpy(s.memory.as<char>() + at(s.view, r, c),
+                        static_cast<const char*>(from.view.data) + at(from.view, r, c), width);
+    s.memory.read_only();
+    return s;
+}
+
+// One expert, packed: every byte, in memory that was not zero before.
+std::vector<char> packed_bytes(int isa, int64_t hidden, int64_t intermediate, const Source& w13, const Source& w2,
+                               bool interleaved, int threads) {
+    const moelab_layer layer = {isa, MOELAB_SILU, 1, hidden, intermediate, 0, 0, 0};
+    uint64_t bytes;
+    CHECK_STATUS(moelab_packed_bytes(&layer, &bytes), MOELAB_OK);
+    const Guarded packed(bytes, Guarded::kEnd, 64);
+    std::memset(packed.data(), 0x7f, bytes);
+    CHECK_STATUS(moelab_pack_begin(&layer, packed.data(), bytes), MOELAB_OK);
+    CHECK_STATUS(
+        moelab_pack_expert(packed.data(), bytes, 0, &w13.view, &w2.view, nullptr, nullptr, interleaved, threads),
+        MOELAB_OK);
+    CHECK_STATUS(moelab_pack_finish(packed.data(), bytes), MOELAB_OK);
+    moelab_layer found;
+    CHECK_STATUS(moelab_packed_layer(packed.data(), bytes, 1, &found), MOELAB_OK);  // the checksums too
+    return {packed.as<char>(), packed.as<char>() + bytes};
 }
 
 // Values that BF16 and fp16 both hold, so that every type must give the same bits.
@@ -121,6 +171,32 @@ TEST_EACH_ISA(packing, round_trip_of_types_and_strides) {
         for (int layout = 0; layout < kLayouts; layout++)
             for (const bool interleaved : {false, true})
                 round_trip(isa, 37, 21, dtype, layout, interleaved, layout != 1);
+}
+
+TEST_EACH_ISA(packing, vectors_give_the_bytes_of_the_scalar_packer) {
+    // A matrix with gaps is packed weight by weight; with rows or columns contiguous it goes through vectors. Panels in
+    // full groups and in part of one, blocks of k in full and in part, both with odd rests.
+    struct Size {
+        int64_t hidden, intermediate;
+    };
+    Random random(11);
+    for (const auto& [hidden, intermediate] : {Size{523, 301}, Size{64, 4}, Size{33, 17}, Size{288, 160}, Size{5, 1}})
+        for (int dtype = MOELAB_BF16; dtype <= MOELAB_FP32; dtype++)
+            for (const int layout : {kRows, kTransposed, kReversed}) {
+                if (testing::quick() && layout == kReversed && hidden > 64) continue;
+                const Source w13 = any_bits(random, 2 * intermediate, hidden, dtype, layout);
+                const Source w2 = any_bits(random, hidden, intermediate, dtype, layout);
+                const Source w13_gaps = with_gaps(w13, 2 * intermediate, hidden);
+                const Source w2_gaps = with_gaps(w2, hidden, intermediate);
+                for (const bool interleaved : {false, true}) {
+                    const auto want = packed_bytes(isa, hidden, intermediate, w13_gaps, w2_gaps, interleaved, 1);
+                    for (const int threads : {1, 3})
+                        CHECK(packed_bytes(isa, hidden, intermediate, w13, w2, interleaved, threads) == want,
+                              "hidden %ld, intermediate %ld, dtype %d, layout %d, interleaved %d, threads %d",
+                              static_cast<long>(hidden), static_cast<long>(intermediate), dtype, layout, interleaved,
+                              threads);
+                }
+            }
 }
 
 TEST_EACH_ISA(packing, round_trip_of_sizes) {

@@ -3,6 +3,7 @@
 #include "cpu.h"
 #include "isa/avx512_fp32_rows.h"
 #include "isa/avx512_probes.h"
+#include "isa/pack_avx512.h"
 #include "isa/tile_driver.h"
 
 namespace moelab {
@@ -82,9 +83,9 @@ struct Kernel : Fp32Rows512, InterleavedRows<4, 4> {
 // The multiply instruction is fp32, so both peaks are that of the fp32 FMA.
 extern const Isa kAvx512;
 const Isa kAvx512 = {
-    "avx512",         CPU_AVX2 | CPU_AVX512, Kernel::geometry,   gemm1<Kernel>,
-    gemm2<Kernel>,    pack_rows<Kernel>,     combine<VecAvx512>, activate_all<VecAvx512>,
-    avx512_peak_fp32, avx512_peak_fp32,      avx512_read_linear, avx512_read_streams4,
+    "avx512",           CPU_AVX2 | CPU_AVX512, Kernel::geometry,        gemm1<Kernel>,    gemm2<Kernel>,
+    pack_rows<Kernel>,  combine<VecAvx512>,    activate_all<VecAvx512>, avx512_peak_fp32, avx512_peak_fp32,
+    avx512_read_linear, avx512_read_streams4,  avx512_pack_weights,
 };
 
 }  // namespace moelab

@@ -3,6 +3,7 @@
 #include "cpu.h"
 #include "isa/avx512_probes.h"
 #include "isa/avx512_rows.h"
+#include "isa/pack_avx512.h"
 #include "isa/tile_driver.h"
 
 namespace moelab {
@@ -87,12 +88,13 @@ double peak_bf16(int64_t iterations) {
 
 extern const Isa kAvx512Bf16;
 const Isa kAvx512Bf16 = {
-    "avx512_bf16",      CPU_AVX2 | CPU_AVX512 | CPU_AVX512_BF16,
-    Kernel::geometry,   gemm1<Kernel>,
-    gemm2<Kernel>,      pack_rows<Kernel>,
-    combine<VecAvx512>, activate_all<VecAvx512>,
-    peak_bf16,          avx512_peak_fp32,
-    avx512_read_linear, avx512_read_streams4,
+    "avx512_bf16",       CPU_AVX2 | CPU_AVX512 | CPU_AVX512_BF16,
+    Kernel::geometry,    gemm1<Kernel>,
+    gemm2<Kernel>,       pack_rows<Kernel>,
+    combine<VecAvx512>,  activate_all<VecAvx512>,
+    peak_bf16,           avx512_peak_fp32,
+    avx512_read_linear,  avx512_read_streams4,
+    avx512_pack_weights,
 };
 
 }  // namespace moelab

@@ -7,6 +7,8 @@
 
 #include <cstdint>
 
+#include "moelab.h"
+
 namespace moelab {
 
 struct CoreTuning;  // core_table.h: cache sizes and block sizes of the core we run on
@@ -93,6 +95,17 @@ struct Combine {
     uint16_t* out;
 };
 
+// Panels of weights beside each other, from a matrix whose rows or columns are contiguous.
+constexpr int pack_group_most = 8;  // panels of one job
+struct PackWeights {
+    const moelab_matrix* matrix;
+    const int64_t* source_row;  // [panels][nr] of the matrix; negative: zeros
+    int64_t panels;
+    int64_t k, k_padded;
+    void* out;            // of the first panel
+    uint64_t* checksums;  // [panels], of what was written
+};
+
 struct Isa {
     const char* name;
     uint64_t needs;  // cpu.h feature bits
@@ -111,6 +124,8 @@ struct Isa {
     // bytes is a multiple of 4096. Returns something that depends on every byte.
     uint64_t (*read_linear)(const void* data, int64_t bytes);
     uint64_t (*read_streams4)(const void* data, int64_t bytes);
+    // Null: pack.cpp packs, in baseline code.
+    void (*pack_weights)(const PackWeights&) = nullptr;
 };
 
 }  // namespace moelab
