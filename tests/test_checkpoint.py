@@ -28,7 +28,8 @@ def case_run(workload: str) -> CaseRun:
     backends = {
         "moelab": BackendRun(
             "moelab", "moelab", "candidate", rounding={"hidden": "bf16"}, facts={"version": "1"},
-            packing_seconds=[0.5], before=Check(24, 0.1, 0.2, 0.5), after=Check(4, 0.1, 0.2, 0.5), samples=samples,
+            packing_seconds=[0.5], packing_extra_bytes=[9], first_call_seconds=[0.1],
+            before=Check(24, 0.1, 0.2, 0.5), after=Check(4, 0.1, 0.2, 0.5), samples=samples,
             samples_checked=3, spent=[Spent(bind=1e-5, result=1e-5, cpu=1e-3, unexplained=1e-4)],
         )
     }  # fmt: skip

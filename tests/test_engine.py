@@ -107,6 +107,15 @@ def test_without_time_peers_are_in_fewer_rounds_beside_everybody_else() -> None:
     assert cell.ratios["Slower"].processes == 2
 
 
+def test_packing_and_the_first_call_are_measured_in_every_process(honest: CaseRun) -> None:
+    for backend in honest.backends.values():
+        for seconds in (backend.packing_seconds, backend.first_call_seconds):
+            assert len(seconds) == 2
+            assert min(seconds) > 0
+        assert len(backend.packing_extra_bytes) == 2
+        assert min(backend.packing_extra_bytes) >= 0
+
+
 def test_four_times_the_work_takes_longer(honest: CaseRun) -> None:
     """The least of six samples: other programs on the machine only add time."""
     least = {label: min(s.seconds for s in b.samples) for label, b in honest.backends.items()}

@@ -25,6 +25,8 @@ class ContenderState:
     description: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     packing_seconds: list[float] = field(default_factory=list)
+    packing_extra_bytes: list[int] = field(default_factory=list)
+    first_call_seconds: list[float] = field(default_factory=list)
     packed_bytes: int = 0
     gemm: float | None = None
     probe_isa: str | None = None
@@ -33,6 +35,7 @@ class ContenderState:
         """For a label that shares what another one prepared."""
         self.version, self.description, self.environment = source.version, source.description, source.environment
         self.packing_seconds, self.packed_bytes, self.gemm = source.packing_seconds, source.packed_bytes, source.gemm
+        self.packing_extra_bytes, self.first_call_seconds = source.packing_extra_bytes, source.first_call_seconds
 
 
 def contenders_of(plan: Plan, separate_copy: bool) -> dict[str, ContenderState]:

@@ -199,6 +199,7 @@ class WorkloadRun:
                     self.missing[label, None] = Missing(name, None, self.workload, "unavailable", answer["reason"])
                 continue
             contender.packing_seconds.append(answer["seconds"])
+            contender.packing_extra_bytes.append(int(answer["extra_bytes"]))
             contender.packed_bytes = int(answer["bytes"])
             contender.description, contender.environment = answer["facts"], answer["environment"]
             contender.version = str(answer["facts"].get("version", ""))
@@ -223,6 +224,9 @@ class WorkloadRun:
             begun = time.monotonic()
             answer, output, failure = self._take(team, label, case, files)
             wall = time.monotonic() - begun
+            contender = self.contenders[label]
+            if failure is None and len(contender.first_call_seconds) < len(contender.packing_seconds):
+                contender.first_call_seconds.append(answer["seconds"])
             if failure is None and output is not None:
                 reference = self._before.reference((case.id, 0), self.contenders[label].facts.backend.rounding)
                 run.before, failure = compare(output[rows], reference)

@@ -40,6 +40,10 @@ def _describe(backend: BackendRun, contender: ContenderState) -> None:
     backend.version, backend.environment, backend.facts = contender.version, contender.environment, dict(facts)
     backend.isa = None if facts.get("isa") is None else str(facts["isa"])
     backend.packing_seconds, backend.packed_bytes = contender.packing_seconds, contender.packed_bytes
+    backend.packing_extra_bytes, backend.first_call_seconds = (
+        contender.packing_extra_bytes,
+        contender.first_call_seconds,
+    )
     backend.uses_amx = {"yes": True, "possible": None}.get(str(facts.get("amx")), False)
     backend.gemm_peak, backend.probe_isa = contender.gemm, contender.probe_isa
 

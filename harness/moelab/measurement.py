@@ -73,6 +73,10 @@ class BackendRun:
     facts: dict[str, object] = field(default_factory=dict)
     environment: dict[str, object] = field(default_factory=dict)
     packing_seconds: list[float] = field(default_factory=list)
+    packing_extra_bytes: list[int] = field(default_factory=list)
+    """Per process: the most private memory while packing, beyond the packed weights."""
+    first_call_seconds: list[float] = field(default_factory=list)
+    """Per process: the first call after packing, of any case; with the packing, the time to a first result."""
     packed_bytes: int = 0
     uses_amx: bool | None = False
     gemm_peak: float | None = None

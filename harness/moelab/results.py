@@ -109,6 +109,8 @@ def entry_info(cell: Cell, label: str, *, level: float = statistics.LEVEL, seed:
             "isa": backend.isa,
             "rounding": backend.rounding,
             "packing_seconds": backend.packing_seconds,
+            "packing_extra_bytes": backend.packing_extra_bytes,
+            "first_call_seconds": backend.first_call_seconds,
             "packed_bytes": backend.packed_bytes,
             "uses_amx": backend.uses_amx,
             "environment": backend.environment,

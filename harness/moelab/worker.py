@@ -24,6 +24,7 @@ from moelab import exchange
 from moelab.backend_loading import load
 from moelab.backends import Backend
 from moelab.eviction import Evictor
+from moelab.memory import Growth
 from moelab.weights import Weights, open_weights
 from moelab.workloads import Case, Layer, layer_by_name
 
@@ -63,13 +64,22 @@ class Worker:
         reason = backend.unavailable()
         if reason is not None:
             return {"reason": reason}
-        before, start = _resident_bytes(), perf_counter_ns()
-        backend.prepare(self.weights, self.layer, self.threads)
-        seconds = (perf_counter_ns() - start) * 1e-9
+        with Growth() as growth:
+            start = perf_counter_ns()
+            backend.prepare(self.weights, self.layer, self.threads)
+            seconds = (perf_counter_ns() - start) * 1e-9
         self.backends[label] = backend
         facts = backend.describe()
-        grown = facts.get("packed_bytes", max(0, _resident_bytes() - before))
-        return {"reason": None, "seconds": seconds, "bytes": grown, "facts": facts, "environment": environment()}
+        known = facts.get("packed_bytes")
+        packed = growth.left if known is None else int(known)
+        return {
+            "reason": None,
+            "seconds": seconds,
+            "bytes": packed,
+            "extra_bytes": max(0, growth.most - packed),
+            "facts": facts,
+            "environment": environment(),
+        }
 
     def share(self, label: str, original: str) -> Json:
         """Lets a second label use what was prepared for the first, where memory does not allow a second copy."""
@@ -207,14 +217,6 @@ def _probe() -> Callable[..., float] | None:
 def _probe_isa() -> str | None:
     mk = sys.modules.get("moelab_kernels")
     return None if mk is None else str(mk.isas()[0])
-
-
-def _resident_bytes() -> int:
-    """Private memory of this process; mapped weights do not count."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    return 0
 
 
 def environment() -> Json:
