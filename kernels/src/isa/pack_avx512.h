@@ -139,7 +139,7 @@ void pack_rows_of_panel(const PackWeights& p, const int64_t* source_row, int64_t
     }
 }
 
-// One pair of k of a panel, along the columns; `odd` says whether the second k is inside the matrix.
+// One pair of k of half a panel, along the columns; `odd` says whether the second k is inside the matrix.
 template <int dtype>
 MOELAB_INLINE void pack_columns_of_half(const void* data, int64_t at, int64_t stride, uint32_t columns, bool odd,
                                         char* out) {
@@ -147,7 +147,7 @@ MOELAB_INLINE void pack_columns_of_half(const void* data, int64_t at, int64_t st
     _mm512_store_si512(out, pairs(even, load16<dtype>(data, odd ? at + stride : at, odd ? columns : 0)));
 }
 
-// Likewise of gates and ups in turns: 2n columns.
+// One pair of k of a panel whose gates and ups take turns in the matrix.
 template <int dtype>
 MOELAB_INLINE void pack_interleaved_columns(const void* data, int64_t at, int64_t stride, uint32_t columns, bool odd,
                                             char* out) {
