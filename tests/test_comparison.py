@@ -266,6 +266,7 @@ def test_a_result_of_an_image_runs_in_that_image_as_this_user(
     document = copy.deepcopy(old)
     digest = "registry.example/moelab@sha256:" + "0" * 64
     document["moelab"]["image"] = digest
+    document["moelab"]["run"]["options"]["first_input"] = 77
     runs = []
 
     def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
@@ -279,6 +280,7 @@ def test_a_result_of_an_image_runs_in_that_image_as_this_user(
     assert main(["reproduce", path, "--out", str(tmp_path / "new")]) == 0
     (command,) = runs
     assert command[: command.index("bench")][-1] == digest
+    assert command[command.index("--inputs") + 1] == "77", "the input sets of the result"
     assert command[command.index("--user") + 1] == f"{os.getuid()}:{os.getgid()}"
     assert command[command.index("-e") + 1] == f"MOELAB_IMAGE_DIGEST={digest}"
 

@@ -90,7 +90,7 @@ def test_all_timed_outputs_were_checked(honest: CaseRun) -> None:
 
 def test_without_time_peers_are_in_fewer_rounds_beside_everybody_else() -> None:
     """Ours, its control and the baseline are in all three rounds of each process, the peer in one, on their inputs."""
-    given: dict[str, Any] = {"backends": ("moelab", HONEST, f"{FILE}:Slower"), "baseline": HONEST}
+    given: dict[str, Any] = {"backends": ("moelab", HONEST, f"{FILE}:Slower"), "baseline": HONEST, "first_input": 1000}
     (case,), missing = measure("Honest", **given)
     assert missing == []
     assert {label: len(b.samples) for label, b in case.backends.items()} == {
@@ -101,6 +101,7 @@ def test_without_time_peers_are_in_fewer_rounds_beside_everybody_else() -> None:
         beside = [samples[place] for samples in of.values()]
         assert {s.input for s in beside} == {sample.input}
         assert sorted(s.position for s in beside) == [0, 1, 2, 3]
+    assert min(sample.input for sample in case.backends["moelab"].samples) == 1000, "as a run that is repeated asks for"
     assert case.backends["Slower"].samples_checked == 2
     (cell,) = results.analyse([case])
     assert cell.ratios["Slower"].pairs == 2

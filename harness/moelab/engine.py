@@ -10,7 +10,6 @@ through. The number of a run's first input set is by chance too, and stands with
 
 from __future__ import annotations
 
-import secrets
 import time
 import zlib
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ from moelab.eviction import eviction_bytes
 from moelab.finishing import finish
 from moelab.inputs_on_file import InputFiles
 from moelab.measurement import BackendRun, CaseRun, Missing, Sample, Setting, Spent
-from moelab.plan import Plan
+from moelab.plan import Plan, any_first_input
 from moelab.progress import Progress
 from moelab.schedule import Schedule
 from moelab.team import BackendError, Team
@@ -86,7 +85,7 @@ class WorkloadRun:
         self._checks = RowChecks(weights, self.layer)
         self._before = RowChecks(weights, self.layer)
         self._chance = np.random.default_rng()
-        first = 1 + secrets.randbelow(1 << 40)
+        first = plan.first_input or any_first_input()
         self._next_index = {case.id: first for case in self.cases}
         self._rows_before: dict[str, npt.NDArray[np.intp]] = {}
         self._rounds_done: dict[tuple[str, int], int] = {}

@@ -52,6 +52,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     },
     "quick": {"action": "store_true", "help": "within three minutes: tokens 1, 16, 256, and fewer cells decided"},
     "seed": {"type": int, "metavar": "N", "help": "of weights, inputs, routing and order; default 0"},
+    "inputs": {
+        "type": int,
+        "metavar": "N",
+        "help": "number of the first input set, as recorded by an earlier run; default: drawn by chance",
+    },
     "processes": {"type": int, "metavar": "N", "help": "how often everything is set up anew"},
     "budget": {
         "type": float,
@@ -85,6 +90,7 @@ _FIELDS = {
     "routing": "routings",
     "cache": "cache",
     "seed": "seed",
+    "inputs": "first_input",
     "processes": "processes",
     "budget": "budget",
     "profile": "profile",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -48,6 +49,9 @@ class Plan:
     tile: str | None = None
     """Order of neon_bf16's main loop (`moelab.tiles`); None leaves it to the kernels."""
 
+    first_input: int | None = None
+    """Number of the first input set. None: drawn by chance, so that nobody knows the inputs before."""
+
     emulated: bool = False
     """Run where instructions are emulated too, as a test of everything but the times."""
 
@@ -64,6 +68,8 @@ class Plan:
                 raise ValueError(f"{name} is {list(values)}: must name at least one, each once")
         if min(self.tokens) < 1:
             raise ValueError(f"tokens is {list(self.tokens)}: each must be at least 1")
+        if self.first_input is not None and self.first_input < 1:
+            raise ValueError(f"inputs is {self.first_input}, must be the number of an input set: at least 1")
         for name in ("threads", "processes", "fewest_rounds"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}, must be at least 1")
@@ -94,6 +100,11 @@ class Plan:
         if "moelab" in self.backends:
             return "moelab"
         return self.baseline if self.baseline in self.backends else self.backends[0]
+
+
+def any_first_input() -> int:
+    """Number of an input set, from the system's own source of chance: no seed tells it."""
+    return 1 + secrets.randbelow(1 << 40)
 
 
 # A run within three minutes on two cores: three numbers of tokens, fewer processes and rounds, so more cells stay

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import time
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ import pytest
 from moelab import advice, checkpoint, expect, machine, options, provenance, redaction, results, statistics
 from moelab.backend_loading import label_of
 from moelab.measurement import BackendRun, CaseRun, Missing
-from moelab.plan import Plan
+from moelab.plan import Plan, any_first_input
 from moelab.progress import Progress
 from moelab.run import Run
 
@@ -148,6 +149,7 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError("not the machine that was expected: " + "; ".join(unmet))
     # Ends as by Ctrl-C: workers are ended and the weights, gigabytes of shared memory, removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    plan = replace(plan, first_input=plan.first_input or any_first_input())
     config.stash[BENCH] = Bench(plan, options.arguments_of(value_of), facts, value_of("record"))
 
 

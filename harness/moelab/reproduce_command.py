@@ -3,8 +3,8 @@
 The ACM's words: *repeatable* if it agrees on the same machine by the same hands, *reproduced* if it does on somebody
 else's machine. This program can only say on which machine it ran; who ran it is for the reader to know.
 
-Weights and routing odds are those of the seeds. Tokens are drawn anew, as in every run: which input sets come is not to
-be known before (see harness/README.md).
+Weights, routing and tokens are those of the seed and of the first input set that the result records; every other run
+draws its first set by chance (see harness/README.md).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _run_again(old: Json, arguments: argparse.Namespace) -> Path:
     run_, source = old["moelab"]["run"], old["moelab"]["source"]
     folder = (arguments.out or Path(tempfile.mkdtemp(prefix="moelab-reproduce-"))).resolve()
     root = provenance.repository()
-    options = [*_bench_arguments(run_["command"]), "--out", str(folder)]
+    options = [*_bench_arguments(run_["command"]), *_inputs(run_), "--out", str(folder)]
     digest = old["moelab"]["image"]
     installed = os.environ.get("MOELAB_INSTALLED_TOOLS") == "1"  # the image `ab` says so, in a clone of its user's
     if digest and not arguments.here and not installed:
@@ -103,6 +103,12 @@ def _with_installed_tools(commit: str, options: list[str]) -> None:
         subprocess.run([*pip, "--target", str(site), str(tree)], check=True, env=environment)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(site), os.environ.get("PYTHONPATH")]))
         subprocess.run([sys.executable, "-m", "moelab", "bench", *options], check=False, env=environment)
+
+
+def _inputs(run_: Json) -> list[str]:
+    """The option for the same input sets. Results of older revisions, which had no such option, record none."""
+    first = run_["options"].get("first_input")
+    return [] if first is None or "--inputs" in run_["command"] else ["--inputs", str(first)]
 
 
 def _bench_arguments(command: list[str]) -> list[str]:
