@@ -174,7 +174,7 @@ def _reason(*, explained: bool, rest: float, predicted: Interval, measured: Inte
     baseline, engine = names
     if explained:
         return "the experts' share and their gain explain the ratio: the intervals overlap"
-    much = f"{abs(rest - 1):.0%} {'less' if rest > 1 else 'more'}"
+    much = f"{abs(1 / rest - 1):.0%} {'less' if rest > 1 else 'more'}"
     return (
         f"predicted {predicted.median:.2f} [{predicted.low:.2f}, {predicted.high:.2f}], measured {measured.median:.2f} "
         f"[{measured.low:.2f}, {measured.high:.2f}]: outside the experts {engine} takes {much} time than {baseline}"
