@@ -162,7 +162,12 @@ class Engine:
 
     def _step(self, ids: Any, cache: Any = None, **more: Any) -> Any:
         """A forward and the choice of the best next token; the cache after it."""
-        out = self.model(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=1, **more)
+        import torch
+
+        # As a tensor: for the number 1 transformers slices, and torch multiplies a batch of such slices with as many
+        # copies of the output matrix, gigabytes each.
+        last = torch.tensor([ids.shape[1] - 1])
+        out = self.model(input_ids=ids, cache=cache, use_cache=True, logits_to_keep=last, **more)
         out.logits[:, -1].argmax(-1)
         return out.cache
 
