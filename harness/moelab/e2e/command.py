@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name, (_, keywords) in OPTIONS.items():
         parser.add_argument(f"--{name}", default=None, **keywords)
     parser.add_argument("--no-mixed", action="store_true", help="leave the mixed run out")
-    parser.add_argument("--quick", action="store_true", help="one small model, fewer cells: about 5 minutes on 2 cores")
+    parser.add_argument("--quick", action="store_true", help="one small model, fewer cells")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="where to put e2e.json")
 
 
