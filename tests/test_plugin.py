@@ -143,24 +143,21 @@ def test_a_result_above_its_roof_fails_the_run_and_is_in_no_summary(tmp_path: Pa
     """Slower beside probes that say it cannot be that fast."""
     (tmp_path / "roof.py").write_text(
         f"""
+import gc
 import importlib.util
-from dataclasses import replace
-from moelab import roofline
 
 spec = importlib.util.spec_from_file_location("backends_for_roof", {str(BACKENDS)!r})
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
-measured = roofline.roof
-
-def roof(run, setting):
-    if run.label == "Impossible":
-        run = replace(run, samples=[replace(s, probe_read=1e3, probe_bf16=1e3) for s in run.samples])
-    return measured(run, replace(setting, last_level_bytes=0))
-
-roofline.roof = roof
 
 class Impossible(module.Slower):
     name = "Impossible"
+
+    def __init__(self):
+        super().__init__()
+        for thing in gc.get_objects():
+            if type(thing).__name__ == "Worker":  # of the process that is this backend's own
+                thing.peak = lambda kind, **_: 1e3
 """
     )
     names = f"{BACKENDS}:Honest,{BACKENDS}:Slower,{tmp_path}/roof.py:Impossible"
