@@ -134,8 +134,9 @@ def lean(runner: Runner, image: str, platform: str) -> None:
     """No compiler, no GPU libraries, not root; results need a folder, and a missing one is said in words."""
     with runner.check(f"{platform}: no compiler, no GPU library, not root"):
         look = (
-            "id -u; find / -xdev \\( -name 'cc1*' -o -name 'gcc*' -o -name 'libcuda*' -o -name 'libcudnn*' "
-            "-o -name 'libcublas*' -o -name 'libnvrtc*' -o -name 'libamdhip*' \\) -type f 2>/dev/null"
+            "id -u; find / -xdev -path /var/lib/dpkg -prune -o \\( -name 'cc1*' -o -name 'gcc*' -o -name 'libcuda*' "
+            "-o -name 'libcudnn*' -o -name 'libcublas*' -o -name 'libnvrtc*' -o -name 'libamdhip*' \\) "
+            "-type f -print 2>/dev/null"
         )
         status, text = runner.run(image, ["-c", look], platform=platform, entrypoint=["sh"])
         lines = text.split()
