@@ -246,23 +246,29 @@ def test_an_idle_peer_is_stopped_while_others_are_timed(tmp_path: Path, monkeypa
 
 def test_an_idle_peer_that_spins_moves_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its thread wants the only CPU all the time. Stopped, it leaves the A/A control at 1 and no trace in the times;
-    left running, which the second half shows, it takes a good part of every call."""
+    left running, it takes a good part of every call, which is longer than a time slice. Where others load the machine
+    both drown in noise, so there are three tries."""
     monkeypatch.setattr("moelab.team.python_of", lambda environment: [sys.executable])
     monkeypatch.setenv("MOELAB_TEST_FOLDER", str(tmp_path))
 
     def run() -> tuple[float, float]:
         """Median seconds of the first backend; its A/A ratio."""
-        (case,), missing = measure("Honest", "Spins", tokens=(128,), processes=1, fewest_rounds=6, most_rounds=6)
+        (case,), missing = measure("Honest", "Spins", tokens=(1024,), processes=1, fewest_rounds=6, most_rounds=6)
         assert missing == []
         (cell,) = results.analyse([case])
         assert cell.control is not None
         return float(np.median([s.seconds for s in case.backends["Honest"].samples])), cell.control.value
 
-    stopped, control = run()
-    monkeypatch.setattr(WorkerProcess, "pause", lambda self: None)
-    running, _ = run()
-    assert running > 1.3 * stopped
-    assert 0.75 < control < 1.33
+    tries = []
+    for _ in range(3):
+        stopped, control = run()
+        with monkeypatch.context() as changed:
+            changed.setattr(WorkerProcess, "pause", lambda self: None)
+            running, _ = run()
+        tries.append((running / stopped, control))
+        if running > 1.3 * stopped and 0.75 < control < 1.33:
+            return
+    pytest.fail(f"time with the peer running over stopped, A/A ratio: {tries}")
 
 
 def test_another_program_on_the_same_cpu_is_written_into_the_result() -> None:
