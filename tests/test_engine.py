@@ -117,7 +117,7 @@ def test_packing_and_the_first_call_are_measured_in_every_process(honest: CaseRu
         assert min(backend.packing_extra_bytes) >= 0
 
 
-def test_four_times_the_work_takes_longer(honest: CaseRun) -> None:
+def test_twelve_times_the_work_takes_longer(honest: CaseRun) -> None:
     """The least of six samples: other programs on the machine only add time."""
     least = {label: min(s.seconds for s in b.samples) for label, b in honest.backends.items()}
     assert least["Slower"] > 1.5 * least["Honest"]
