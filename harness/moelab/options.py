@@ -12,37 +12,39 @@ from moelab.cpus import bound_cpus, default_threads
 from moelab.plan import Plan
 
 
-def _names(text: str) -> tuple[str, ...]:
+def names(text: str) -> tuple[str, ...]:
+    """The names in `a,b`."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _numbers(text: str) -> tuple[int, ...]:
+def numbers(text: str) -> tuple[int, ...]:
+    """The integers in `1,2`. ArgumentTypeError with a sentence where one is none."""
     try:
-        return tuple(int(part) for part in _names(text))
+        return tuple(int(part) for part in names(text))
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers separated by commas") from None
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "workload": {
-        "type": _names,
+        "type": names,
         "metavar": "NAME,…",
         "help": f"layers to run, from `moelab workloads`; default {','.join(plans.WORKLOADS)}",
     },
     "tokens": {
-        "type": _numbers,
+        "type": numbers,
         "metavar": "N,…",
         "help": f"numbers of tokens; default {','.join(map(str, plans.TOKENS))}",
     },
     "backend": {
-        "type": _names,
+        "type": names,
         "metavar": "NAME,…",
         "help": f"implementations, from `moelab backends`, or FILE.py:Class; default {','.join(plans.BACKENDS)}",
     },
     "baseline": {"metavar": "NAME", "help": f"what speeds are relative to; default {plans.BASELINE}"},
     "threads": {"type": int, "metavar": "N", "help": "default: the cores that this process may use"},
     "routing": {
-        "type": _names,
+        "type": names,
         "metavar": "KIND,…",
         "help": "uniform, skewed, one-hot, trace:FILE.npz; default uniform",
     },

@@ -265,12 +265,13 @@ def serve(worker: object, commands: Any, replies: Any) -> None:
         replies.flush()
 
 
-def main() -> None:
+def main(kind: Callable[[int], object]) -> None:
+    """Serves as a `kind` of worker with the threads and on the pipes that the command line names."""
     read, write, threads = (int(argument) for argument in sys.argv[1:4])
     # Prints of libraries must not get between our lines, so the pipes have descriptors of their own.
     with os.fdopen(read) as commands, os.fdopen(write, "w") as replies:
-        serve(Worker(threads), commands, replies)
+        serve(kind(threads), commands, replies)
 
 
 if __name__ == "__main__":
-    main()
+    main(Worker)

@@ -21,21 +21,11 @@ from moelab.e2e.document import document
 from moelab.e2e.engines import ENGINES
 from moelab.e2e.models import NEEDED, SHAPES
 from moelab.e2e.plan import QUICK, Plan
+from moelab.options import names, numbers
 from moelab.progress import Progress
 
 WRONG, USAGE = 1, 2
 _OLDEST = (5, 24)
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in _names(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers separated by commas") from None
 
 
 # option -> field of the plan, keywords of add_argument
@@ -43,16 +33,16 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "model": (
         "models",
         {
-            "type": _names,
+            "type": names,
             "metavar": "MODEL,…",
             "help": f"{', '.join(SHAPES)} (real layers, random weights), a checkpoint's folder, or a hub id; default: "
             "the three",
         },
     ),
-    "engine": ("engines", {"type": _names, "metavar": "NAME,…", "help": f"of {', '.join(ENGINES)}; default all"}),
-    "layers": ("layers", {"type": _numbers, "metavar": "N,…", "help": "depths that models are cut to; default 2,4"}),
-    "prefill": ("prefill", {"type": _numbers, "metavar": "N,…", "help": "tokens of a prompt; default 512,2048"}),
-    "decode": ("decode", {"type": _numbers, "metavar": "N,…", "help": "sequences decoded at once; default 1,8,32"}),
+    "engine": ("engines", {"type": names, "metavar": "NAME,…", "help": f"of {', '.join(ENGINES)}; default all"}),
+    "layers": ("layers", {"type": numbers, "metavar": "N,…", "help": "depths that models are cut to; default 2,4"}),
+    "prefill": ("prefill", {"type": numbers, "metavar": "N,…", "help": "tokens of a prompt; default 512,2048"}),
+    "decode": ("decode", {"type": numbers, "metavar": "N,…", "help": "sequences decoded at once; default 1,8,32"}),
     "threads": ("threads", {"type": int, "metavar": "N", "help": "default: the cores that this process may use"}),
     "processes": ("processes", {"type": int, "metavar": "N", "help": "how often all engines start anew; default 2"}),
     "rounds": ("most_rounds", {"type": int, "metavar": "N", "help": "at most so many in each process; default 12"}),

@@ -6,9 +6,7 @@ Commands and answers are those of `Engine`'s methods. The first, `start`, says w
 from __future__ import annotations
 
 import importlib
-import os
 import re
-import sys
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,7 +14,7 @@ import numpy as np
 
 from moelab.e2e.cells import Cell
 from moelab.e2e.models import Variant
-from moelab.worker import environment, serve
+from moelab.worker import environment, main
 
 Json = dict[str, Any]
 
@@ -152,12 +150,5 @@ def _cell(cell: Json) -> Cell:
     return Cell(cell["phase"], tuple(cell["prompts"]), tuple(cell["outputs"]))
 
 
-def main() -> None:
-    read, write, threads = (int(argument) for argument in sys.argv[1:4])
-    # Prints of libraries must not get between our lines, so the pipes have descriptors of their own.
-    with os.fdopen(read) as commands, os.fdopen(write, "w") as replies:
-        serve(EngineWorker(threads), commands, replies)
-
-
 if __name__ == "__main__":
-    main()
+    main(EngineWorker)
