@@ -250,6 +250,8 @@ def test_an_idle_peer_that_spins_moves_no_time(tmp_path: Path, monkeypatch: pyte
     both drown in noise, so there are three tries."""
     monkeypatch.setattr("moelab.team.python_of", lambda environment: [sys.executable])
     monkeypatch.setenv("MOELAB_TEST_FOLDER", str(tmp_path))
+    # A peer that runs also gets between the two clocks that tell cheats (tests/test_cheats.py); here times count.
+    monkeypatch.setattr("moelab.finishing.misconduct", lambda *_: None)
 
     def run() -> tuple[float, float]:
         """Median seconds of the first backend; its A/A ratio."""
