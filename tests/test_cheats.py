@@ -11,7 +11,9 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ import pytest
 
 from moelab import bf16, conduct, guard, inputs_on_file, results
 from moelab.backend_loading import described
+from moelab.cpus import bound_cpus
 from moelab.disagreement import disputed_row
 from moelab.measurement import BackendRun, CaseRun, Missing, Sample, Setting, Spent
 from moelab.plan import Plan
@@ -310,6 +313,26 @@ def test_a_lowered_priority_is_seen(child: subprocess.Popen[str]) -> None:
     child.send_signal(signal.SIGKILL)
     child.wait()
     assert guard.trespass(child.pid, []) is None, "gone"
+
+
+def test_waiting_for_a_cpu_is_told_from_work_and_from_rest() -> None:
+    """Two programs that never rest share a CPU, and a third one sleeps."""
+    cpu = bound_cpus(1)[0]
+    busy = f"import os; os.sched_setaffinity(0, {{{cpu}}})\nprint(flush=True)\nwhile True: pass"
+    codes = [busy, busy, "import time; print(flush=True); time.sleep(60)"]
+    with ExitStack() as stack:
+        commands = [[sys.executable, "-c", code] for code in codes]
+        programs = [stack.enter_context(subprocess.Popen(c, stdout=subprocess.PIPE)) for c in commands]
+        for program in programs:
+            stack.callback(program.kill)
+            assert program.stdout is not None
+            program.stdout.readline()
+        before = [guard.waited(program.pid) for program in programs]
+        time.sleep(1)
+        first, second, resting = (guard.waited(p.pid) - b for p, b in zip(programs, before, strict=True))
+        assert first + second > 0.8, "at any time one of the two waits for the other"
+        assert resting < 0.1
+    assert guard.waited(programs[0].pid) == 0, "gone"
 
 
 def test_a_file_that_ends_the_process_that_loads_it_says_so(tmp_path: Path) -> None:

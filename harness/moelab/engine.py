@@ -332,7 +332,7 @@ class WorkloadRun:
         resumed = team.activate(label)
         warm = self.plan.cache == "warm"
         output_path = self.folder / "output"
-        begun = time.perf_counter()
+        waited, begun = team.waited(label), time.perf_counter()
         try:
             answer = team.ask(
                 label,
@@ -351,7 +351,10 @@ class WorkloadRun:
             return {"seconds": 1.0}, None, failed.reason
         wall, spent, calls = time.perf_counter() - begun, answer["spent"], len(files.paths)
         told = spent.pop("harness") + calls * (spent["bind"] + answer["seconds"] + spent["result"])
-        answer["spent"] = Spent(**spent, unexplained=wall - told)
+        # Question and answer wait for a CPU where threads of the worker's own, or other programs, are busy on it; what
+        # the worker waited in between, its own clock saw.
+        waited = team.waited(label) - waited - spent.pop("waited")
+        answer["spent"] = Spent(**spent, unexplained=max(0.0, wall - told - max(0.0, waited)))
         if not answer["intact"]:
             return answer, None, "it changed its inputs"
         trespass = team.trespass(label)

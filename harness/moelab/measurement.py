@@ -39,7 +39,8 @@ class Spent:
     """Seconds of a sample beside the timed ones; bind, result and cpu per call.
 
     bind: until the backend had its inputs. result: until the harness had its output. cpu: CPU time of the whole process
-    while the clock ran. unexplained: by the engine's clock, neither timed nor told of by the worker.
+    while the clock ran. unexplained: by the engine's clock, neither timed nor told of by the worker nor, by the
+    kernel's account, spent waiting for a CPU.
     """
 
     bind: float

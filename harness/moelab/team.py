@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,6 +102,10 @@ class Team:
             raise BackendError(label, str(error), crashed=False) from None
         except WorkerDiedError as error:
             raise BackendError(label, str(error), crashed=True) from None
+
+    def waited(self, label: str) -> float:
+        """Seconds that this process and the label's worker have waited for a CPU until now."""
+        return guard.waited(os.getpid(), self._workers[self._worker_of[label]].pid)
 
     def trespass(self, label: str) -> str | None:
         """What the label's worker does that it may not; processes that it has started are ended."""

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from moelab import exchange
+from moelab import exchange, guard
 from moelab.backend_loading import load
 from moelab.backends import Backend
 from moelab.eviction import Evictor
@@ -102,7 +102,7 @@ class Worker:
         The backend gets `inputs` last of all, so that nothing which could be done with them has time to happen before
         the clock runs. `spent` says where the rest of the time went; the engine, with a clock of its own, adds it up.
         """
-        began = perf_counter_ns()
+        began, waited = perf_counter_ns(), guard.waited(os.getpid())
         backend = self.backends[label]
         gc.collect()
         first = backend.bind(self._read(untimed, tokens)) if untimed else None
@@ -118,9 +118,10 @@ class Worker:
         sets = [self._read(path, tokens) for path in inputs]
         binding = perf_counter_ns()
         calls = [backend.bind(one) for one in sets]
-        bound, used = perf_counter_ns(), process_time_ns()
+        # The kernel takes the CPU away where a program asks it for something: so nothing is asked between two clocks.
+        used, bound = process_time_ns(), perf_counter_ns()
         outs, nanoseconds = _timed(calls)
-        used, returned = process_time_ns() - used, perf_counter_ns()
+        returned, used = perf_counter_ns(), process_time_ns() - used
         phases = backend.phases()
         # Copies: what is computed only when it is read, is computed now.
         arrays: list[Any] = [np.array(backend.result(out)) for out in outs]
@@ -129,6 +130,7 @@ class Worker:
         intact = all(
             exchange.same_inputs(one, self._read(path, tokens)) for one, path in zip(sets, inputs, strict=True)
         )
+        waited = guard.waited(os.getpid()) - waited
         return {
             "seconds": nanoseconds * 1e-9,
             "spent": {
@@ -136,6 +138,7 @@ class Worker:
                 "cpu": used * 1e-9 / len(calls),
                 "result": (handed - returned) * 1e-9 / len(calls),
                 "harness": (binding - began + perf_counter_ns() - handed) * 1e-9,
+                "waited": waited,
             },
             "dtype": dtype,
             "intact": intact,
