@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import backends_for_tests
-from moelab import results
+from moelab import results, worker_process
 from moelab.backends.moelab_backend import Moelab
 from moelab.cpus import bound_cpus
 from moelab.measurement import CaseRun, Missing
@@ -23,6 +23,7 @@ from moelab.plan import Plan
 from moelab.progress import Progress
 from moelab.run import Run
 from moelab.worker_process import WorkerDiedError, WorkerError, WorkerProcess
+from moelab.workloads import layer_by_name
 
 FILE = Path(__file__).with_name("backends_for_tests.py")
 HONEST = f"{FILE}:Honest"
@@ -226,6 +227,37 @@ def test_a_workload_that_does_not_fit_is_skipped_with_the_bytes(monkeypatch: pyt
     assert "GiB" in missing[0].reason
 
 
+def test_where_memory_is_short_one_process_probes_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the control shares a copy; what is left out is what the times need least."""
+    backends = (f"{FILE}:Honest", f"{FILE}:Slower")
+    plan = Plan(workloads=("gpt-oss-20b",), backends=backends, baseline=backends[0], threads=1)
+    layer = layer_by_name("gpt-oss-20b")
+    copies, gib = 4 * layer.weight_bytes, 1 << 30  # the weights themselves, two backends, the control
+    evict, others = 2 * (32 << 20), 3 * (gib >> 1) + gib
+
+    def fit(free: int) -> tuple[bool, str] | None:
+        monkeypatch.setattr("moelab.run.available", lambda: free)
+        return Run(plan, Progress(sys.stderr))._fit(layer, 32 << 20)[0]
+
+    assert fit(copies + evict + others + 3 * gib) == (True, "all")
+    assert fit(copies + evict + others + 3 * gib - 1) == (True, "one")
+    assert fit(copies + evict + others + gib - 1) == (False, "one")
+    assert fit(3 * layer.weight_bytes) is None
+
+
+def test_probes_of_one_process_are_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("moelab.machine.last_level_bytes", lambda: 32 << 20)
+    monkeypatch.setattr(Run, "_fit", lambda *_: ((False, "one"), 0))
+    (case,), missing = measure("Honest", "Slower", cache="cold", probe_seconds=1e-3)
+    assert missing == []
+    assert "in one process a round" in case.setting.eviction
+    assert all(backend.probe_isa not in (None, "unknown") for backend in case.backends.values())
+    rates = {label: [s.probe_read for s in backend.samples] for label, backend in case.backends.items()}
+    assert len({*rates["Honest"], *rates["Honest#2"]}) == 12, "the control lives in the process that probes"
+    for found, *taken in zip(rates["Slower"], rates["Honest"], rates["Honest#2"], strict=True):
+        assert found in taken
+
+
 def test_nothing_is_timed_under_emulation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOELAB_EMULATED", "1")
     with pytest.raises(RuntimeError, match="emulated"):
@@ -305,27 +337,43 @@ def state_of(pid: int) -> str:
 
 
 def test_a_paused_worker_is_stopped_and_answers_again(worker: WorkerProcess) -> None:
-    worker.ask("hello", evict_bytes=0)
+    worker.ask("hello", evict=None)
     worker.pause()
     deadline = time.monotonic() + 5
     while state_of(worker.pid) != "T" and time.monotonic() < deadline:
         time.sleep(0.01)
     assert state_of(worker.pid) == "T"
-    assert "environment" in worker.ask("hello", evict_bytes=0)
+    assert "environment" in worker.ask("hello", evict=None)
 
 
 def test_a_worker_that_dies_or_hangs_is_noticed(worker: WorkerProcess) -> None:
-    worker.ask("hello", evict_bytes=0)
+    worker.ask("hello", evict=None)
     with pytest.raises(WorkerError, match="AttributeError"):
         worker.ask("dance")
     worker.timeout = 0.2
     os.kill(worker.pid, signal.SIGSTOP)
     with pytest.raises(WorkerDiedError, match="no answer"):
-        worker.ask("hello", evict_bytes=0)
+        worker.ask("hello", evict=None)
     with pytest.raises(WorkerDiedError):
-        worker.ask("hello", evict_bytes=0)
+        worker.ask("hello", evict=None)
+
+
+def test_where_memory_runs_out_the_worker_that_runs_is_ended_and_named(
+    worker: WorkerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    score = Path(f"/proc/{worker.pid}/oom_score_adj")
+    assert score.read_text().strip() == "1000"
+    worker.pause()
+    assert score.read_text() == Path("/proc/self/oom_score_adj").read_text()
+    worker.resume()
+    assert score.read_text().strip() == "1000"
+    ended = worker_process._kills_for_memory()
+    monkeypatch.setattr("moelab.worker_process._kills_for_memory", lambda: ended + 1)
+    os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(WorkerDiedError, match="memory ran out"):
+        worker.ask("close")
 
 
 def test_a_worker_keeps_to_its_cpus(worker: WorkerProcess) -> None:
     allowed = sorted(os.sched_getaffinity(0))[:1]
-    assert worker.ask("hello", evict_bytes=0)["environment"]["affinity"] == allowed
+    assert worker.ask("hello", evict=None)["environment"]["affinity"] == allowed

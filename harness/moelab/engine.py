@@ -25,10 +25,10 @@ from moelab.checking import RowChecks, compare, take_rows
 from moelab.conditions import Monitor
 from moelab.contenders import contenders_of, core_of
 from moelab.disagreement import disputed_row
-from moelab.eviction import eviction_bytes
+from moelab.eviction import eviction_bytes, write_buffer
 from moelab.finishing import finish
 from moelab.inputs_on_file import InputFiles
-from moelab.measurement import BackendRun, CaseRun, Missing, Sample, Setting, Spent
+from moelab.measurement import BackendRun, CaseRun, Missing, Probing, Sample, Setting, Spent
 from moelab.plan import Plan, any_first_input
 from moelab.progress import Progress
 from moelab.schedule import Schedule
@@ -39,6 +39,12 @@ from moelab.workloads import Case, layer_by_name, make_inputs
 ROWS_BEFORE = 24
 SAMPLE_SECONDS = 1e-3  # warm samples of shorter calls are made of several
 MOST_CALLS = 16
+
+_PROBES: dict[Probing, str] = {
+    "all": "the probes",
+    "one": "the probes, for lack of memory in one process a round",
+    "none": "no probes",
+}
 
 
 class WorkloadRun:
@@ -55,6 +61,7 @@ class WorkloadRun:
         weights_path: Path,
         folder: Path,
         separate_copy: bool,
+        probing: Probing,
         progress: Progress,
         emulated: bool = False,
     ) -> None:
@@ -68,16 +75,17 @@ class WorkloadRun:
             cpus=self.cpus,
             pinning=f"worker bound to CPUs {self.cpus}; threads placed by the kernel",
             cache=plan.cache,
-            eviction=f"read {self.evict_bytes >> 20} MiB before each sample, then the probes"
+            eviction=f"read {self.evict_bytes >> 20} MiB before each sample, then {_PROBES[probing]}"
             if self.evict_bytes
             else "none: the layer ran on other tokens with the same routing right before",
             emulated=emulated,
             last_level_bytes=last_level_bytes,
         )
+        self.evict_path = folder / "evict" if self.evict_bytes else None
         self.rng = np.random.default_rng([plan.seed, zlib.crc32(workload.encode())])
         self.monitor = Monitor(cpus=self.cpus)
         self.contenders = contenders_of(plan, separate_copy)
-        self.separate_copy = separate_copy
+        self.separate_copy, self.probing = separate_copy, probing
         self.runs = {case.id: self._case_run(case) for case in self.cases}
         self.schedule = Schedule(plan, core_of(self.contenders, plan.control))
         self.missing: dict[tuple[str, str | None], Missing] = {}
@@ -102,6 +110,8 @@ class WorkloadRun:
     def run(self, deadline: float) -> tuple[list[CaseRun], list[Missing]]:
         """Measures until about `deadline` (time.monotonic); says early where the least that it does takes longer."""
         start = time.monotonic()
+        if self.evict_path is not None:
+            write_buffer(self.evict_path, self.evict_bytes)
         roundings = [c.facts.backend.rounding for c in self.contenders.values()]
         self.progress.step(f"{self.workload}: right answers in fp64")
         digest = self._checks.weights.digest
@@ -177,7 +187,7 @@ class WorkloadRun:
     # ---- before the clock -------------------------------------------------------------------------------------
 
     def _prepare(self, team: Team) -> None:
-        hello = team.start(self.weights_path, self.workload, self.evict_bytes, probes=self.plan.probe_seconds > 0)
+        hello = team.start(self.weights_path, self.workload, self.evict_path, probes=self.probing)
         for label in self._alive():
             contender = self.contenders[label]
             original = contender.facts.copy_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 
@@ -15,11 +16,16 @@ def eviction_bytes(last_level_bytes: int) -> int:
     return max(LEAST_BYTES, min(MOST_BYTES, 2 * last_level_bytes))
 
 
-class Evictor:
-    """Reads a buffer of its own with all threads, so that nothing else stays in the caches."""
+def write_buffer(path: Path, size: int) -> None:
+    """What all workers read to empty the caches: one file for all of them, since it may be as large as a layer."""
+    np.ones(size // 8, np.uint64).tofile(path)
 
-    def __init__(self, size: int, threads: int) -> None:
-        self._parts = np.array_split(np.ones(size // 8, np.uint64), threads)
+
+class Evictor:
+    """Reads the buffer in a file with all threads, so that nothing else stays in the caches."""
+
+    def __init__(self, path: Path, threads: int) -> None:
+        self._parts = np.array_split(np.memmap(path, np.uint64, mode="r"), threads)
         self._pool = ThreadPoolExecutor(threads)
 
     def evict(self) -> None:

@@ -15,6 +15,7 @@ from moelab.measurement import BackendRun, CaseRun, Missing
 def finish(run: CaseRun, contenders: Mapping[str, ContenderState], checks: RowChecks) -> list[Missing]:
     """Completes the case in place; returns the backends whose results do not count, with the reason."""
     _fill_probes(run)
+    probed = next((c.probe_isa for c in contenders.values() if c.probe_isa), None)
     failed = []
     for label in list(run.backends):
         contender, backend = contenders[label], run.backends[label]
@@ -22,6 +23,7 @@ def finish(run: CaseRun, contenders: Mapping[str, ContenderState], checks: RowCh
             del run.backends[label]
             continue
         _describe(backend, contender)
+        backend.probe_isa = contender.probe_isa or probed
         backend.after, wrong = checks.verdict(label, run.case.id, contender.facts.backend.rounding)
         if wrong is not None:
             backend.failure = backend.failure or f"a timed output is wrong: {wrong}"
@@ -45,7 +47,7 @@ def _describe(backend: BackendRun, contender: ContenderState) -> None:
         contender.first_call_seconds,
     )
     backend.uses_amx = {"yes": True, "possible": None}.get(str(facts.get("amx")), False)
-    backend.gemm_peak, backend.probe_isa = contender.gemm, contender.probe_isa
+    backend.gemm_peak = contender.gemm
 
 
 def _fill_probes(run: CaseRun) -> None:

@@ -93,6 +93,11 @@ class BackendRun:
     failure: str | None = None
 
 
+Probing = Literal["all", "one", "none"]
+"""Which processes measure what the machine can read and multiply: one of them, where memory is short. The others take
+what that one found in the same round."""
+
+
 @dataclass(frozen=True)
 class Setting:
     """How a case was run."""

@@ -10,15 +10,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from moelab import machine
+from moelab.contenders import contenders_of
 from moelab.cpus import bound_cpus
 from moelab.engine import WorkloadRun
-from moelab.measurement import CaseRun, Missing
+from moelab.eviction import eviction_bytes
+from moelab.measurement import CaseRun, Missing, Probing
 from moelab.plan import Plan
 from moelab.progress import Progress
 from moelab.weights import materialise, open_weights
 from moelab.workloads import Layer, bytes_needed, layer_by_name
 
-SLACK_BYTES = 1 << 30  # activations, scratch, libraries and the eviction buffer
+SLACK_BYTES = 1 << 30  # activations and scratch
+PROCESS_BYTES = 1 << 29  # libraries of a worker
+PROBE_BYTES = 1 << 30  # buffer of the read probe, see kernels/src/peak.cpp
 
 
 class EmulatedError(RuntimeError):
@@ -46,35 +50,50 @@ class Run:
         if workload in self._left:
             self._left.remove(workload)
         layer = layer_by_name(workload)
-        copies, needed = self._copies_that_fit(layer)
-        if copies is None:
+        last_level = machine.last_level_bytes()
+        fit, needed = self._fit(layer, last_level)
+        if fit is None:
             reason = f"needs {needed / 2**30:.1f} GiB of memory, {available() / 2**30:.1f} GiB are free"
             self.progress.step(f"{workload}: skipped, {reason}")
             return [], [Missing(None, None, workload, "skipped", reason, needed)]
-        with _folder(layer.weight_bytes) as folder:
+        with _folder(layer.weight_bytes + eviction_bytes(last_level)) as folder:
             self.progress.step(f"{workload}: weights, {layer.weight_bytes / 2**30:.2f} GiB")
             path = materialise(layer, self.plan.seed, folder)
             run = WorkloadRun(
                 self.plan,
                 workload,
                 cpus=self.cpus,
-                last_level_bytes=machine.last_level_bytes(),
+                last_level_bytes=last_level,
                 weights=open_weights(path),
                 weights_path=path,
                 folder=folder,
-                separate_copy=copies,
+                separate_copy=fit[0],
+                probing=fit[1],
                 progress=self.progress,
                 emulated=machine.emulated(),
             )
             return run.run(deadline)
 
-    def _copies_that_fit(self, layer: Layer) -> tuple[bool | None, int]:
-        """Whether the A/A control can have a packed copy of its own; None where not even one copy fits."""
-        needed = bytes_needed(layer, len(self.plan.backends)) + SLACK_BYTES
+    def _fit(self, layer: Layer, last_level: int) -> tuple[tuple[bool, Probing] | None, int]:
+        """(Whether the A/A control has a packed copy of its own, which processes probe), and the least bytes needed.
+
+        As much as the free memory allows; None where not even the least fits.
+        """
+        evict = eviction_bytes(last_level) if self.plan.cache == "cold" else 0
+        wanted: Probing = "all" if self.plan.probe_seconds > 0 else "none"
+        least: Probing = "one" if self.plan.probe_seconds > 0 else "none"
+
+        def needed(separate: bool, probing: Probing) -> int:
+            contenders = contenders_of(self.plan, separate).values()
+            processes = len({c.facts.backend.environment for c in contenders})
+            packed = sum(c.facts.copy_of is None for c in contenders)
+            probes = {"all": processes, "one": 1, "none": 0}[probing] * PROBE_BYTES
+            return bytes_needed(layer, packed) + processes * PROCESS_BYTES + probes + evict + SLACK_BYTES
+
         free = available()
-        if needed > free:
-            return None, needed
-        return needed + layer.weight_bytes <= free, needed
+        choices: list[tuple[bool, Probing]] = [(True, wanted), (True, least), (False, least)]
+        fitting = next((choice for choice in choices if needed(*choice) <= free), None)
+        return fitting, needed(False, least)
 
 
 def available() -> int:
@@ -85,9 +104,9 @@ def available() -> int:
 
 
 @contextmanager
-def _folder(weight_bytes: int) -> Iterator[Path]:
+def _folder(size: int) -> Iterator[Path]:
     """A folder for weights and inputs, in memory where /dev/shm has room (containers often give it 64 MB)."""
     shared = Path("/dev/shm")  # noqa: S108 - a new folder with a random name in it
-    roomy = shared.is_dir() and shutil.disk_usage(shared).free > weight_bytes + (256 << 20)
+    roomy = shared.is_dir() and shutil.disk_usage(shared).free > size + (256 << 20)
     with tempfile.TemporaryDirectory(prefix="moelab-", dir=shared if roomy else None) as name:
         yield Path(name)

@@ -13,6 +13,7 @@ from typing import Any, Self
 from moelab import guard
 from moelab.backends import Backend
 from moelab.conditions import Monitor
+from moelab.measurement import Probing
 from moelab.worker_process import WorkerDiedError, WorkerError, WorkerProcess, python_of
 
 Json = dict[str, Any]
@@ -49,9 +50,12 @@ class Team:
         self._contenders = {c.label: c for c in contenders}
         self._numbers = itertools.count()
 
-    def start(self, weights: Path, workload: str, evict_bytes: int, *, probes: bool) -> dict[str, Json]:
-        """Starts a worker for each environment; first answers by environment. BackendError where one cannot start."""
-        answers = {}
+    def start(self, weights: Path, workload: str, evict: Path | None, *, probes: Probing) -> dict[str, Json]:
+        """Starts a worker for each environment; first answers by environment. BackendError where one cannot start.
+
+        evict: file that is read to empty the caches; None leaves them as they are.
+        """
+        answers: dict[str, Json] = {}
         for environment, members in self._environments().items():
             settings: dict[str, str] = {}
             for contender in members:
@@ -68,7 +72,9 @@ class Team:
             for contender in members:
                 self._worker_of[contender.label] = environment
             try:
-                answers[environment] = worker.ask("hello", evict_bytes=evict_bytes, probes=probes)
+                wanted = probes == "all" or (probes == "one" and not any(a["probe_isa"] for a in answers.values()))
+                path = None if evict is None else str(evict)
+                answers[environment] = worker.ask("hello", evict=path, probes=wanted)
                 worker.ask("open", path=str(weights), workload=workload)
             except (WorkerDiedError, WorkerError) as error:
                 raise BackendError(members[0].label, f"its process did not start: {error}", crashed=True) from None

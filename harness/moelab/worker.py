@@ -43,12 +43,12 @@ class Worker:
         self.evictor: Evictor | None = None
         self.peak: Callable[..., float] | None = None
 
-    def hello(self, evict_bytes: int, probes: bool = True) -> Json:
-        """Facts about this process; also sets up what makes weights cold (0 bytes: warm), and the probes if wanted."""
+    def hello(self, evict: str | None, probes: bool = True) -> Json:
+        """Facts about this process; also sets up what makes weights cold (None: warm), and the probes if wanted."""
         if probes:
             self.peak = _probe()
-        if evict_bytes:
-            self.evictor = Evictor(evict_bytes, self.threads)
+        if evict is not None:
+            self.evictor = Evictor(Path(evict), self.threads)
         return {"environment": environment(), "probe_isa": _probe_isa()}
 
     def open(self, path: str, workload: str) -> Json:

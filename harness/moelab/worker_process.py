@@ -60,6 +60,7 @@ class WorkerProcess:
         self.timeout = timeout
         self.paused = False
         self._log = log
+        self._kills = _kills_for_memory()
         to_worker, from_worker = os.pipe(), os.pipe()
         command = [*python, "-c", _START, ",".join(map(str, cpus)), module]
         command += [str(number) for number in (to_worker[0], from_worker[1], threads)]
@@ -74,6 +75,7 @@ class WorkerProcess:
                 env=environment,
                 pass_fds=(to_worker[0], from_worker[1]),
             )
+        self._blame(most=True)
         os.close(to_worker[0])
         os.close(from_worker[1])
         self._commands: IO[str] = os.fdopen(to_worker[1], "w")
@@ -121,6 +123,8 @@ class WorkerProcess:
         except subprocess.TimeoutExpired:
             self.kill()
             return "closed its pipe"
+        if code == -signal.SIGKILL and _kills_for_memory() > self._kills:
+            return "the kernel ended its process, since memory ran out"
         how = f"exit status {code}" if code >= 0 else f"{signal.Signals(-code).name}"
         lines = self._log.read_text(errors="replace").strip().splitlines()
         return f"process ended by {how}" + (f": {lines[-1]}" if lines and code > 0 else "")
@@ -130,13 +134,21 @@ class WorkerProcess:
         if not self.paused and self._process.poll() is None:
             os.kill(self.pid, signal.SIGSTOP)
             self.paused = True
+            self._blame(most=False)
 
     def resume(self) -> bool:
         """Lets a paused worker go on; whether it was paused."""
         was, self.paused = self.paused, False
         if was:
+            self._blame(most=True)
             os.kill(self.pid, signal.SIGCONT)
         return was
+
+    def _blame(self, *, most: bool) -> None:
+        """Where memory runs out, the kernel shall end the worker that takes it: the one that runs, not the largest."""
+        with contextlib.suppress(OSError):
+            usual = Path("/proc/self/oom_score_adj").read_text()
+            Path(f"/proc/{self.pid}/oom_score_adj").write_text("1000" if most else usual)
 
     def kill(self) -> None:
         self._process.kill()
@@ -165,6 +177,15 @@ class WorkerProcess:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _kills_for_memory() -> int:
+    """How many processes this machine's kernel has ended so far because memory ran out."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
 def _answer(line: bytes, token: str) -> Json | None:
