@@ -261,6 +261,17 @@ def test_a_moment_of_watching_sees_a_program_that_runs_beside() -> None:
     assert any("other programs used" in text for text in found), found
 
 
+def test_watching_does_not_fill_the_memory_of_a_small_container(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    monkeypatch.setattr(machine_command, "_peak", lambda: lambda kind, **_: asked.append(kind) or 1.0)
+    monkeypatch.setattr(machine, "memory", lambda: {"available": 1 << 30})
+    assert any("bandwidth was not watched" in text for text in machine_command.watch(0.05))
+    assert set(asked) == {"bf16"}
+    monkeypatch.setattr(machine, "memory", lambda: {"available": 8 << 30})
+    assert not any("bandwidth was not watched" in text for text in machine_command.watch(0.05))
+    assert set(asked) == {"bf16", "read"}
+
+
 # ---- contract -------------------------------------------------------------------------------------------------------
 
 

@@ -14,6 +14,9 @@ from moelab import expect, machine
 from moelab.advice import advice
 from moelab.conditions import Monitor, drift
 
+# Free memory from which a probe of bandwidth, which reads 1 GiB of its own, is nobody's trouble.
+ROOM_FOR_READING = 3 << 30
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="all facts, as in a result file")
@@ -34,18 +37,25 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def watch(seconds: float = 1.5) -> list[str]:
-    """What disturbs the machine now, in words: other programs, the hypervisor, heat; and drift, where kernels are."""
+    """What disturbs the machine now, in words: other programs, the hypervisor, heat; and drift, where kernels are.
+
+    Memory bandwidth is left out where the probe's buffer would take most of the memory, as in a small container.
+    """
     probe = _peak()
+    roomy = machine.memory()["available"] >= ROOM_FOR_READING
     monitor = Monitor(cpus=sorted(os.sched_getaffinity(0)))
     end = time.monotonic() + seconds
     monitor.start()
-    rates: list[tuple[float, float]] = []
+    rates: list[tuple[float, float | None]] = []
     while time.monotonic() < end:
         if probe is None:
             time.sleep(0.1)
         else:
-            rates.append((probe("bf16", seconds=0.02), probe("read", seconds=0.02)))
-    return monitor.stop().words() + drift([bf16 for bf16, _ in rates], [read for _, read in rates])
+            rates.append((probe("bf16", seconds=0.02), probe("read", seconds=0.02) if roomy else None))
+    found = monitor.stop().words() + drift([bf16 for bf16, _ in rates], [read for _, read in rates])
+    if probe is not None and not roomy:
+        found.append("memory bandwidth was not watched: its probe needs 1 GiB and would fill the memory")
+    return found
 
 
 def _peak() -> Callable[..., float] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -87,10 +88,7 @@ class GgmlBackend(Backend):
 
     def result(self, out: object) -> Output:
         assert isinstance(out, _Graph)
-        array = np.empty((out.tokens, self.layer.hidden), dtype=np.float32)
-        if array.size:
-            self._lib.ggml_backend_tensor_get(out.output, array.ctypes.data, 0, array.nbytes)
-        return array
+        return out.array(self.layer.hidden)
 
     def allocator(self, tokens: int) -> int:
         """The graph allocator for this many tokens."""
@@ -153,10 +151,20 @@ class _Graph:
 
         made = lib.ggml_backend_buft_alloc_buffer(owner._buffer_type, lib.ggml_nbytes(self.output) + 64)
         lib.ggml_backend_buffer_clear(made, 0)  # touches its pages before the clock runs
-        lib.ggml_backend_tensor_alloc(made, self.output, lib.ggml_backend_buffer_get_base(made))
+        self._base = lib.ggml_backend_buffer_get_base(made)
+        lib.ggml_backend_tensor_alloc(made, self.output, self._base)
         if not lib.ggml_gallocr_alloc_graph(owner.allocator(self.tokens), self.graph):
             raise RuntimeError(f"ggml found no memory for a graph of {self.tokens} tokens")
         weakref.finalize(self, _free, lib, (given, made), (held, context))
+
+    def array(self, hidden: int) -> Array:
+        """The output where ggml writes it, [tokens, hidden] fp32; keeps the graph, and with it the memory, alive.
+
+        Not a copy: on a machine short of memory the pages of a fresh array take longer than a small call.
+        """
+        memory = (ctypes.c_float * (self.tokens * hidden)).from_address(self._base)
+        memory.graph = self  # type: ignore[attr-defined]
+        return np.ctypeslib.as_array(memory).reshape(self.tokens, hidden)
 
     def _experts(self, owner: GgmlBackend, context: int, x: int, ids: int, topk: int) -> int:
         """[H, topk, tokens], not yet weighted."""
