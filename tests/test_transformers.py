@@ -12,10 +12,12 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import AutoModelForCausalLM, Mxfp4Config
 from transformers.integrations.finegrained_fp8 import ALL_FP8_EXPERTS_FUNCTIONS
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 import moelab_kernels.transformers
+import mxfp4_checkpoint
 from moelab_kernels.transformers import _experts, record_routing
 from moelab_models import GPT_OSS, QWEN, TOKENS, logits, on_moelab, registered
 from tiny_models import experts_of, tiny_models
@@ -127,6 +129,7 @@ def test_a_copy_has_weights_of_its_own(model: Any):
 def test_nothing_keeps_a_model_alive():
     model = on_moelab(QWEN)
     logits(model)
+    gc.collect()
     count = len(_experts._modules)
     del model
     gc.collect()
@@ -249,10 +252,27 @@ def test_readme(tmp_path: Path):
     match = re.search(r"```python\n(.*?)```", section, re.DOTALL)
     assert match is not None
     names: dict[str, Any] = {}
-    exec(match[1].replace("openai/gpt-oss-20b", str(tmp_path)), names)
+    exec(match[1].replace("Qwen/Qwen3-30B-A3B", str(tmp_path)), names)
     assert names["model"].config._experts_implementation == "moelab"
     names["model"](input_ids=TOKENS)
     assert all(m._moelab.packed is not None for m in experts_of(names["model"]))
+
+
+def test_gpt_oss_as_it_is_published(tmp_path: Path):
+    """The README's option unpacks MXFP4 while loading, and the kernels compute with those values."""
+    values = mxfp4_checkpoint.save(tmp_path)
+    model = AutoModelForCausalLM.from_pretrained(
+        tmp_path,
+        dtype=torch.bfloat16,
+        experts_implementation="moelab",
+        quantization_config=Mxfp4Config(dequantize=True),
+    )
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="moelab: ")
+        logits(model)
+    state = model.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in values.items())
+    assert all(m._moelab.packed is not None for m in experts_of(model))
 
 
 def test_registered_name():

@@ -70,5 +70,10 @@ def test_gates_that_cannot_be_asked():
     def narrow(both: torch.Tensor) -> torch.Tensor:
         raise RuntimeError("only BF16")
 
+    def careful(both: torch.Tensor) -> torch.Tensor:
+        assert both.shape[-1] == 80
+        return both
+
     assert find_gate(narrow) is None
+    assert find_gate(careful) is None
     assert find_gate(lambda both: both) is None

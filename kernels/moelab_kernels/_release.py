@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
+import sys
 from typing import Any
 
 import torch
@@ -60,4 +61,21 @@ def placeholder(weight: torch.Tensor) -> torch.Tensor:
 
 def is_placeholder(weight: Any) -> bool:
     """Whether `weight` was made by `placeholder`."""
-    return not any(weight.stride()) and weight.numel() > 1 and weight.untyped_storage().nbytes() == weight.itemsize
+    if any(weight.stride()) or weight.numel() <= 1 or weight.untyped_storage().nbytes() != weight.itemsize:
+        return False
+    return bool(weight.detach()[(0,) * weight.dim()].isnan())
+
+
+def shared(module: torch.nn.Module, name: str) -> bool:
+    """Whether anybody but the module holds this parameter: another module, an optimizer, a variable."""
+    parameters, parameter = _references(module, name)
+    return parameters > _UNSHARED[0] or parameter > _UNSHARED[1]
+
+
+def _references(module: torch.nn.Module, name: str) -> tuple[int, int]:
+    """Of the module's dictionary of parameters, and of one of them."""
+    return sys.getrefcount(module._parameters), sys.getrefcount(module._parameters[name])
+
+
+# Measured, since how many of them come from the question itself is a matter of the Python.
+_UNSHARED = _references(torch.nn.Linear(1, 1, bias=False), "weight")

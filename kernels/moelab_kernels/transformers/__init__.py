@@ -20,15 +20,19 @@ _OLDEST = (5, 24)
 def register(*, release: bool = False) -> None:
     """Makes `experts_implementation="moelab"` known to transformers. Calling it again changes `release`.
 
-    Experts are packed at their first use. Weights that are edited or replaced later are packed again at the next use;
-    of edits through `.data`, which torch does not count, those that change one fixed element of an expert are noticed.
+    Experts are packed at their first use. Weights or gates that are edited or replaced later are packed again at the
+    next use; of edits through `.data`, which torch does not count, those that change one fixed element of an expert are
+    noticed.
 
     Where the kernels cannot compute a layer (gradients, another dtype or device than BF16 on the CPU, experts without
-    a gate, quantised ones, a gate that no kernel has), transformers' own grouped_mm does, after one warning per reason.
+    a gate, quantised or parametrised ones, a gate that no kernel has or that has hooks, torch.export), transformers'
+    own grouped_mm does, after one warning per reason.
 
     release: give the model's own weights back to the system while they are packed, expert by expert, so that there is
     no second copy. Saving unpacks them; whatever else asks for them (reading, loading, moving, copying, another
-    implementation) puts them back first. Parameters look as before to those that count them, but hold NaN.
+    implementation) puts them back first, so that every edit is noticed. Parameters look as before to those that count
+    them, but hold NaN. A parameter that something else holds (a tied module, an optimizer, a variable) keeps its
+    values and its memory, after a warning.
 
     Raises ImportError without torch or without a transformers that is new enough.
     """

@@ -11,7 +11,8 @@ import torch
 from transformers.integrations.finegrained_fp8 import ALL_FP8_EXPERTS_FUNCTIONS
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-from moelab_kernels._release import is_placeholder
+from moelab_kernels._release import is_placeholder, shared
+from moelab_kernels.transformers._gate import hooked
 from moelab_kernels.transformers._layer import BIASES, WEIGHTS, Layer
 from moelab_kernels.transformers._released import LAYER, is_released, mark_released, restore
 
@@ -76,6 +77,13 @@ def _run(
 
 def _call_needs(module: Any, hidden_states: torch.Tensor, top_k_weights: torch.Tensor) -> str | None:
     """What this call needs that the kernels do not have."""
+    if torch.compiler.is_exporting():
+        if is_released(module):
+            raise RuntimeError(
+                f"{type(module).__name__}: torch.export takes the weights along, and these are released; "
+                "export copy.deepcopy(model)"
+            )
+        return "an exported program leaves this process, where the packed weights are"
     if hidden_states.device.type != "cpu":
         return f"hidden states on {hidden_states.device.type}, the kernels run on the CPU"
     if hidden_states.dtype is not torch.bfloat16:
@@ -99,22 +107,38 @@ def _module_needs(module: Any) -> str | None:
 
 
 def _pack(layer: Layer, module: Any) -> str | None:
-    if layer.packed is None or not layer.is_current(module):
+    current = layer.packed is not None and layer.is_current(module)
+    if current and options.release and not is_released(module):
+        # The weights are about to go, and an edit that torch did not count must not go with them.
+        current = layer.holds(module)
+        if current:
+            layer.let_go(module)
+            layer.look_at(module)
+            _mark(module)
+    if not current:
         if is_released(module):
             restore(module)
         reason = _lacks(layer, module)
         if reason is not None:
             return reason
+        gate = layer.gate(module)
+        assert gate is not None
         try:
-            layer.pack(module, discard=options.release)
+            layer.pack(module, gate, discard=options.release)
         finally:  # interrupted, but packed and given back all the same
             if options.release and layer.packed is not None:
-                mark_released(module)
-    elif options.release and not is_released(module):
-        layer.let_go(module)
-        layer.look_at(module)
-        mark_released(module)
+                _mark(module)
     return None
+
+
+def _mark(module: Any) -> None:
+    mark_released(module)
+    for name in WEIGHTS:
+        if shared(module, name):
+            _tell(
+                f"moelab: {name} of {type(module).__name__} stays in memory beside its packed copy: something else "
+                "holds it (a tied module, an optimizer, a variable)"
+            )
 
 
 def _needs_before_packing(module: Any) -> str | None:
@@ -141,9 +165,17 @@ def _layer_of(module: Any) -> Layer:
 
 
 def _lacks(layer: Layer, module: Any) -> str | None:
-    return _weights_need(module) or (
-        "no kernel computes the gate of these experts (`_apply_gate`)" if layer.gate is None else None
-    )
+    return _weights_need(module) or _gate_needs(layer, module)
+
+
+def _gate_needs(layer: Layer, module: Any) -> str | None:
+    """What the gate needs that the kernels do not have."""
+    part = hooked(module)
+    if part is not None:
+        return f"{part} has forward hooks, which the kernels would not call"
+    if layer.gate(module) is None:
+        return "no kernel computes the gate of these experts (`_apply_gate`)"
+    return None
 
 
 def _weights_need(module: Any) -> str | None:
@@ -160,14 +192,20 @@ def _weights_need(module: Any) -> str | None:
 def _weight_needs(name: str, weight: torch.Tensor | None) -> str | None:
     reason = None
     if weight is None:
-        reason = f"{name} is missing (quantised?)"
+        reason = f"{name} is no parameter of its own (quantised, parametrised or pruned?)"
     elif type(weight.data) is not torch.Tensor:
         reason = f"{name} is a {type(weight.data).__name__}, the kernels take plain tensors (quantised or sharded?)"
     elif weight.device.type != "cpu":
         reason = f"{name} is on {weight.device.type}, the kernels run on the CPU"
     elif weight.dtype is not torch.bfloat16:
         reason = f"{name} is {weight.dtype}, the kernels compute in BF16 (load the model with dtype=torch.bfloat16)"
-    elif weight.is_inference() and not is_placeholder(weight):
+    elif is_placeholder(weight):
+        # Neither we nor anybody else can compute with it.
+        raise RuntimeError(
+            f"{name}: its values are packed in another module, which shares this parameter and has released it; "
+            "copy modules with copy.deepcopy, and tie parameters by the modules' attributes"
+        )
+    elif weight.is_inference():
         reason = f"{name} was made in inference mode, where edits cannot be noticed (load the model outside of it)"
     return reason
 

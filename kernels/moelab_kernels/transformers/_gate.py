@@ -7,8 +7,11 @@ with what the kernels compute.
 
 from __future__ import annotations
 
+import functools
 import math
+import types
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -23,6 +26,9 @@ Function = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _TOLERANCE = 1e-5
 _LARGE = 1e6  # beyond every clamp that a model might have
 
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, functools.partial)
+_SIMPLE = frozenset((bool, int, float, str, type(None), torch.dtype, *_FUNCTIONS))
+
 
 def find_gate(apply_gate: Callable[[torch.Tensor], torch.Tensor]) -> Gate | None:
     """The kernels' arguments for `apply_gate`, [S, 2I] -> [S, I]; None where no kernel computes it."""
@@ -33,8 +39,35 @@ def find_gate(apply_gate: Callable[[torch.Tensor], torch.Tensor]) -> Gate | None
         try:
             found = _find(apply_gate, "split", split, gate, up)
             return found or _find(apply_gate, "interleaved", interleaved, gate, up)
-        except (RuntimeError, TypeError, ValueError):  # it takes no fp64, or no such shape
+        except Exception:  # noqa: BLE001 - a model's own code: it takes no fp64, or no such shape, and says so its way
             return None
+
+
+def gate_state(module: Any, without: frozenset[str]) -> tuple[Any, ...]:
+    """What the module's gate can depend on, cheap to make and to compare: another one means that it has to be asked.
+
+    without: names of parameters that have no part in it.
+    """
+    tensors = (*module._parameters.items(), *module._buffers.items())
+    return (
+        type(module)._apply_gate,
+        _simple(module),
+        [(child, _simple(child), _has_hooks(child)) for child in module._modules.values() if child is not None],
+        [(id(t), t._version) for name, t in tensors if name not in without and t is not None and not t.is_inference()],
+    )
+
+
+def _simple(module: torch.nn.Module) -> list[tuple[str, Any]]:
+    return [(name, value) for name, value in module.__dict__.items() if type(value) in _SIMPLE]
+
+
+def hooked(module: Any) -> str | None:
+    """Name of a part of the module's gate whose outputs somebody wants to see or change."""
+    return next((name for name, child in module._modules.items() if child is not None and _has_hooks(child)), None)
+
+
+def _has_hooks(module: torch.nn.Module) -> bool:
+    return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
 def _find(

@@ -36,11 +36,11 @@ def is_released(module: torch.nn.Module) -> bool:
 def restore(module: torch.nn.Module) -> None:
     """Puts the weights back; those that were given to the module since then stay."""
     layer: Layer = module.__dict__[LAYER]
-    weights = layer.unpacked(module)
+    weights, parameters = layer.unpacked(module), layer.taken()
     module.__class__ = type(module).__mro__[1]
     changed = not layer.is_current(module)
     for name, weight in weights.items():
-        module._parameters[name].data = weight
+        parameters[name].data = weight
     if not changed:
         layer.look_at(module)
 
@@ -64,8 +64,11 @@ def _released_class(original: Any) -> Any:
                 self._save_to_state_dict(destination, prefix, keep_vars)
                 return
             super()._save_to_state_dict(destination, prefix, keep_vars)
-            for name, weight in self.__dict__[LAYER].unpacked(self).items():
-                destination[prefix + name] = weight
+            layer: Layer = self.__dict__[LAYER]
+            taken = layer.taken()
+            for name, weight in layer.unpacked(self).items():
+                if self._parameters.get(name) is taken[name]:
+                    destination[prefix + name] = weight
 
         def __deepcopy__(self, memo: dict[int, Any]) -> Any:
             restore(self)
@@ -84,6 +87,8 @@ def _released_class(original: Any) -> Any:
 
 def _reader(name: str) -> Any:
     def read(self: torch.nn.Module) -> Any:
+        if name not in self._parameters:
+            raise AttributeError(name)  # torch's own sentence follows
         if is_placeholder(self._parameters[name]):
             restore(self)
         return self._parameters[name]
