@@ -13,8 +13,9 @@ import torch
 from referencing import Registry, Resource
 
 import e2e_result
+import mxfp4_checkpoint
 from moelab.cli import main
-from moelab.e2e import command, models
+from moelab.e2e import command, models, text
 from moelab.e2e.engines import ENGINES, Entry
 from moelab_models import QWEN
 from tiny_models import tiny_models
@@ -75,6 +76,23 @@ def test_the_engines_are_what_they_say_and_right(measured: dict[str, Any]) -> No
     assert measured["variants"][0]["engines"]["moelab"]["check"]["max_error"] > 0.0
 
 
+def test_a_checkpoint_in_mxfp4_is_unpacked(tmp_path: Path) -> None:
+    """gpt-oss as it is published."""
+    mxfp4_checkpoint.save(tmp_path / "quantised")
+    options = ["--prefill", "8", "--decode", "", "--no-mixed", "--engine", "eager,moelab", *SMALL[4:]]
+    assert main(["e2e", "--model", str(tmp_path / "quantised"), *options, "--out", str(tmp_path / "out")]) == 0
+    found = json.loads((tmp_path / "out" / "e2e.json").read_text())
+    validate(found)
+    assert found["models"][0]["source"] == "checkpoint, its MXFP4 unpacked to BF16"
+    assert all(engine["check"]["passed"] for engine in found["variants"][0]["engines"].values())
+
+
+def test_what_is_printed_names_speed_ratio_and_memory() -> None:
+    lines = text.summary(e2e_result.build()).splitlines()
+    assert any(line.split()[:3] == ["qwen3-30b-a3b/2L", "decode/b1", "moelab"] for line in lines)
+    assert any(line.split() == ["qwen3-30b-a3b/2L", "moelab", "2.15", "GB", "1.07", "GB"] for line in lines)
+
+
 def test_a_wrong_engine_fails_the_run(
     checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -114,7 +132,10 @@ def test_wrong_options_get_a_sentence(options: list[str], said: str, capsys: pyt
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"quantization_config": {"quant_method": "mxfp4"}}, "quantised (mxfp4)"),
+        (
+            {"quantization_config": {"quant_method": "fp8"}},
+            "its weights are quantised (fp8); give a checkpoint in BF16",
+        ),
         (None, "holds no config.json"),
     ],
 )

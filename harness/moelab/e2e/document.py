@@ -84,10 +84,11 @@ def _models(plan: Plan, runs: Sequence[VariantRun]) -> list[Json]:
         own = [run for run in runs if run.variant.model == name]
         known = own[0].facts
         cut = own[0].variant.path is None
+        checkpoint = "checkpoint, its MXFP4 unpacked to BF16" if known["unpacked"] else "checkpoint"
         found.append(
             {
                 "name": name,
-                "source": f"random BF16 weights from seed {plan.seed}" if cut else "checkpoint",
+                "source": f"random BF16 weights from seed {plan.seed}" if cut else checkpoint,
                 "architecture": known["architecture"],
                 "layers": known["full_layers"],
                 **{key: known[key] for key in ("experts", "topk", "hidden", "intermediate")},

@@ -14,6 +14,8 @@ from moelab.e2e.seeded import fill
 
 Json = dict[str, Any]
 
+UNPACKED = "mxfp4"
+"""The quantisation that transformers turns into BF16 while it loads: that of gpt-oss."""
 NEEDED = "transformers 5.24 or newer; pip install 'moelab[transformers]'"
 
 
@@ -108,7 +110,7 @@ def fetched(model: str) -> Path:
 
 
 def config_of(variant: Variant) -> Any:
-    """The transformers configuration. ValueError where it is quantised or has no experts."""
+    """The transformers configuration. ValueError where it has no experts, or is quantised and cannot be unpacked."""
     import transformers
 
     if variant.path is not None:
@@ -120,18 +122,23 @@ def config_of(variant: Variant) -> Any:
             **shape.settings, num_hidden_layers=variant.layers, eos_token_id=None, pad_token_id=0
         )
     text = config.get_text_config()
-    quantization = getattr(config, "quantization_config", None) or getattr(text, "quantization_config", None)
-    if quantization:
-        method = _method(quantization)
+    method = quantization_of(config)
+    if method not in (None, UNPACKED):
         raise ValueError(f"--model {variant.name}: its weights are quantised ({method}); give a checkpoint in BF16")
     if _first(text, "experts") is None:
         raise ValueError(f"--model {variant.name}: {type(text).__name__} has no experts, nothing to compare")
     return config
 
 
-def _method(quantization: Any) -> str:
-    found = quantization.get("quant_method") if isinstance(quantization, dict) else quantization.quant_method
-    return str(getattr(found, "value", found))
+def quantization_of(config: Any) -> str | None:
+    """Name of a checkpoint's quantisation, None without."""
+    found = getattr(config, "quantization_config", None) or getattr(
+        config.get_text_config(), "quantization_config", None
+    )
+    if not found:
+        return None
+    method = found.get("quant_method") if isinstance(found, dict) else found.quant_method
+    return str(getattr(method, "value", method))
 
 
 def _first(config: Any, what: str) -> int | None:
@@ -177,6 +184,7 @@ def facts(variant: Variant) -> Json:
         "heads": int(text.num_attention_heads),
         "parameters": sum(parameters.values()),
         "bytes": 2 * sum(parameters.values()),
+        "unpacked": variant.path is not None and quantization_of(config) == UNPACKED,
     }
 
 
@@ -193,14 +201,16 @@ def experts_of(model: Any) -> list[Any]:
 def make(variant: Variant, experts_implementation: str) -> Any:
     """The model in BF16 on the CPU, from its checkpoint or with weights that follow from the seed alone."""
     import torch
+    import transformers
     from transformers.initialization import no_init_weights
 
     config = config_of(variant)
     cls = model_class(variant, config)
     if variant.path is not None:
-        model = cls.from_pretrained(
-            variant.path, dtype=torch.bfloat16, experts_implementation=experts_implementation, local_files_only=True
-        )
+        options = {"dtype": torch.bfloat16, "experts_implementation": experts_implementation, "local_files_only": True}
+        if quantization_of(config) == UNPACKED:
+            options["quantization_config"] = transformers.Mxfp4Config(dequantize=True)
+        model = cls.from_pretrained(variant.path, **options)
     else:
         with no_init_weights():
             model = cls._from_config(config, dtype=torch.bfloat16, experts_implementation=experts_implementation)

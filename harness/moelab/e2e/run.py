@@ -267,7 +267,7 @@ class Run:
             most_tokens = max(max(c.prompts) + max(c.outputs) + 2 for c in cells)
             most_sequences = max(c.batch for c in cells)
             variant = run.variant
-            if engine.entry.checkpoint and variant.path is None:
+            if engine.entry.checkpoint and _has_to_be_saved(run):
                 variant = replace(variant, path=str(self._checkpoint(run)))
             engine.ask("load", variant=variant.as_json(), most_tokens=most_tokens, most_sequences=most_sequences)
             kept.load_seconds = min(time.monotonic() - start, kept.load_seconds or float("inf"))
@@ -292,7 +292,7 @@ class Run:
             out = str(self._reference(run))
             answer = engine.ask("reference_logits", prompts=prompts, continuation=continuation, out=out)
             run.facts["noise"] = answer["noise"]
-            if run.variant.path is None and any(ENGINES[name].checkpoint for name in self.plan.engines):
+            if _has_to_be_saved(run) and any(ENGINES[name].checkpoint for name in self.plan.engines):
                 engine.ask("save", folder=str(self._checkpoint(run)))
             self.monitor.retire(engine.pid)
 
@@ -345,3 +345,8 @@ class Run:
     ) -> None:
         self.outcome.missing.append(Missing(engine, run.variant.name if run else None, cell, kind, reason))
         self.progress.step(f"{engine or 'all engines'}: {kind}: {reason}")
+
+
+def _has_to_be_saved(run: VariantRun) -> bool:
+    """Whether the model in BF16 is not on disk yet, for engines that load nothing else."""
+    return run.variant.path is None or run.facts["unpacked"]

@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 
 def summary(found: Json) -> str:
-    """Every cell's speeds and ratios, what explains them, and the figures at full depth."""
+    """Every cell's speeds and ratios, what explains them, the figures at full depth, and memory."""
     lines = []
     rows = [row for cell in found["cells"] for row in _rows(cell)]
     if rows:
@@ -19,6 +19,13 @@ def summary(found: Json) -> str:
     deep = [row for entry in found["full_depth"] for row in _deep_rows(entry)]
     if deep:
         lines += ["", "Extrapolated to full depth:", table(["model", "cell", "engine", "tokens/s", "ratio"], deep)]
+    memory = [row for variant in found["variants"] for row in _memory_rows(variant)]
+    if memory:
+        lines += [
+            "",
+            "Memory of the process while it was timed:",
+            table(["model", "engine", "weights", "peak"], memory),
+        ]
     ratios = [r["amdahl"] for cell in found["cells"] for r in cell["ratios"] if r["amdahl"]]
     if ratios:
         explained = sum(a["explained"] for a in ratios)
@@ -58,6 +65,14 @@ def _deep_rows(entry: Json) -> list[list[str]]:
         model = f"{entry['model']}, {entry['layers']} layers"
         rows.append([model, entry["id"], name, _interval(speed, "median") if speed else "no fit", ", ".join(ratios)])
     return rows
+
+
+def _memory_rows(variant: Json) -> list[list[str]]:
+    return [
+        [variant["name"], name, f"{variant['bytes'] / 1e9:.3g} GB", f"{engine['peak_bytes'] / 1e9:.3g} GB"]
+        for name, engine in variant["engines"].items()
+        if engine["peak_bytes"]
+    ]
 
 
 def _interval(entry: Json, middle: str) -> str:
