@@ -23,7 +23,7 @@ from vllm.model_executor.layers.fused_moe.modular_kernel import FusedMoEActivati
 from vllm.model_executor.layers.fused_moe.oracle import unquantized
 
 import moelab_kernels.vllm
-from moelab_kernels.vllm import _selection
+from moelab_kernels.vllm import _selection, _support
 from moelab_kernels.vllm._experts import MoelabExperts
 from moelab_kernels.vllm._support import gate_of, unsupported
 
@@ -62,6 +62,19 @@ def test_what_the_kernels_do_not_compute(changes: dict[str, Any], reason: str):
         False,
         unsupported(config),
     )
+
+
+def test_experts_that_move():
+    parallel = dataclasses.replace(FusedMoEParallelConfig.make_no_parallel(), enable_eplb=True)
+    assert "experts move between processes (EPLB)" in (
+        unsupported(dataclasses.replace(configuration(), moe_parallel_config=parallel)) or ""
+    )
+
+
+def test_another_device(monkeypatch: pytest.MonkeyPatch):
+    platform = SimpleNamespace(is_cpu=lambda: False, device_name="cuda")
+    monkeypatch.setattr(_support, "current_platform", platform)
+    assert unsupported(configuration()) == "vLLM runs on cuda, the kernels on the CPU"
 
 
 def test_quantised_weights_and_sorted_tokens_are_refused():
