@@ -5,9 +5,11 @@ Nothing in it was measured, and the file says so (`moelab.synthetic`, "synthetic
 
 from __future__ import annotations
 
+import copy
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from pytest_benchmark.stats import Stats
@@ -45,7 +47,8 @@ def case_run(workload: str, tokens: int, rng: np.random.Generator, *, broken: bo
         run.backends[label] = BackendRun(
             name, label, role, version="0.0-synthetic", isa="avx512_bf16" if name == "moelab" else None,
             rounding=FUSED.as_dict(), facts={"packing": "invented"}, environment={"torch": "0.0-synthetic"},
-            packing_seconds=[1.5] * PROCESSES, packed_bytes=case.layer.weight_bytes,
+            packing_seconds=[1.5] * PROCESSES, first_call_seconds=[0.25] * PROCESSES,
+            packing_extra_bytes=[1 << 20] * PROCESSES, packed_bytes=case.layer.weight_bytes,
             before=Check(16, 0.004, 0.02, 0.2, 0.001, 0.01), after=Check(72, 0.005, 0.02, 0.25, 0.001, 0.01),
             samples_checked=PROCESSES * ROUNDS,
         )  # fmt: skip
@@ -143,6 +146,28 @@ def build(seed: int = 0, *, broken: bool = False, workloads: tuple[str, ...] = W
         "benchmarks": entries, "datetime": "2000-01-01T00:00:00+00:00", "version": "5.3.1",
         "moelab": {**block, "synthetic": True},
     }  # fmt: skip
+
+
+def with_backends(document: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """The same with copies of vllm's entries under other names."""
+    for entry in [e for e in document["benchmarks"] if e["extra_info"]["backend"]["name"] == "vllm"]:
+        for name in names:
+            other = copy.deepcopy(entry)
+            other["extra_info"]["backend"].update(name=name, label=name)
+            document["benchmarks"].append(other)
+    return document
+
+
+def with_tokens(document: dict[str, Any], numbers: list[int]) -> dict[str, Any]:
+    """The same with the entries of one token for every number of tokens."""
+    first = [e for e in document["benchmarks"] if e["extra_info"]["case"]["tokens"] == 1]
+    document["benchmarks"] = []
+    for number in numbers:
+        for entry in first:
+            other = copy.deepcopy(entry)
+            other["extra_info"]["case"].update(tokens=number, id=f"{other['extra_info']['case']['workload']}/t{number}")
+            document["benchmarks"].append(other)
+    return document
 
 
 if __name__ == "__main__":

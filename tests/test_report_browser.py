@@ -58,9 +58,22 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
                     info["verdict"]["table"] = "slower"
         paths.append(folder / f"{'a-very-long-name-without-a-place-to-break' * 2}{number}.json")
         paths[-1].write_text(json.dumps(document))
+    paths.append(folder / "crowded.json")
+    paths[-1].write_text(json.dumps(_crowded()))
     paths.append(folder / "models.json")
     paths[-1].write_text(json.dumps(synthetic_model_runs.build("gpt-oss-20b")))
     return write_report(paths, folder / "out").html.parent
+
+
+def _crowded() -> dict[str, Any]:
+    """Every backend, one of a long name, and very many numbers of tokens, on a machine of its own."""
+    document = json.loads(json.dumps(synthetic_result.build(2, workloads=("gpt-oss-20b",))))
+    document["machine_info"]["moelab"].update(machine_id="f" * 12)
+    document["machine_info"]["moelab"]["cpu"]["name"] = "Crowded"
+    present = {entry["extra_info"]["backend"]["name"] for entry in document["benchmarks"]}
+    names = [*(name for name in BACKENDS if name not in present), "somebody's own kernel, of a very long name indeed"]
+    numbers = [*range(1, 13), 16, 24, 32, 64, 128, 250, 256, 1024]
+    return synthetic_result.with_tokens(synthetic_result.with_backends(document, names), numbers)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +93,7 @@ def scheme(request: pytest.FixtureRequest) -> str:
 
 def html_files(site: Path) -> list[Path]:
     files = sorted(site.rglob("*.html"))
-    assert len(files) == 6
+    assert len(files) == 7
     return files
 
 
@@ -246,7 +259,7 @@ def test_every_page_is_reached_by_clicking(browser: Browser, site: Path) -> None
     page = open_page(browser, site / "index.html")
     menu = page.get_by_role("navigation", name="Report").get_by_role("link")
     names = menu.all_inner_texts()
-    assert len(names) == 5
+    assert len(names) == 6
     for name in names:
         page.get_by_role("navigation", name="Report").get_by_role("link", name=name, exact=True).click()
         page.wait_for_load_state()

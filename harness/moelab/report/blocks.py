@@ -49,7 +49,10 @@ class Banner:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`numeric`: which columns are numbers, aligned to the right. The first column heads its row."""
+    """`numeric`: which columns are numbers, aligned to the right. The first column heads its row.
+
+    `data`: name of the CSV file that holds the same and more, "" for none.
+    """
 
     kind = "table"
     caption: str
@@ -57,6 +60,7 @@ class Table:
     rows: Sequence[Sequence[str | Value]]
     numeric: frozenset[int] = frozenset()
     note: str = ""
+    data: str = ""
 
 
 @dataclass(frozen=True, slots=True)

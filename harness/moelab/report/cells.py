@@ -13,6 +13,7 @@ from moelab.report.model import (
     Correctness,
     Interval,
     Measurement,
+    Packing,
     Result,
     Roofline,
     Samples,
@@ -21,6 +22,7 @@ from moelab.report.model import (
 from moelab.report.pairing import paired_ratios
 from moelab.report.reading import Node
 from moelab.report.text import clean
+from moelab.workloads import Layer
 
 VERDICTS = ("faster", "slower", "same", "undecided", "broken")
 PHASES = ("route", "pack", "gemm1", "gemm2", "combine", "wait")
@@ -112,7 +114,6 @@ def _measurement(entry: Node) -> Measurement | None:
     if not math.isfinite(median):
         return None
     name = backend["name"].text(limit=100)
-    packing = [seconds for node in backend["packing_seconds"].items() if math.isfinite(seconds := node.number())]
     return Measurement(
         backend=name,
         version=backend["version"].text(limit=120),
@@ -124,8 +125,7 @@ def _measurement(entry: Node) -> Measurement | None:
         comparisons=_judged(extra),
         roofline=_roofline(extra["roofline"]),
         correctness=_correctness(extra["correctness"]),
-        packing_seconds=sorted(packing)[len(packing) // 2] if packing else math.nan,
-        packed_bytes=backend["packed_bytes"].positive(),
+        packing=_packing(backend, extra["case"]),
         phases=_phases(extra["phases"]),
     )
 
@@ -156,6 +156,30 @@ def _samples(entry: Node) -> Samples:
     if not (len(process) == len(turn) == len(seconds)):
         process, turn = (), ()
     return Samples(seconds, process, turn)
+
+
+def _packing(backend: Node, case: Node) -> Packing:
+    def known(key: str) -> tuple[float, ...]:
+        return tuple(value for node in backend[key].items() if (value := node.number()) >= 0)
+
+    return Packing(
+        seconds=known("packing_seconds"),
+        first_call=known("first_call_seconds"),
+        extra_bytes=known("packing_extra_bytes"),
+        weight_bytes=_weight_bytes(case),
+        packed_bytes=backend["packed_bytes"].positive(),
+        method=backend["notes"]["packing"].text(limit=120),
+    )
+
+
+def _weight_bytes(case: Node) -> float:
+    """Of the layer as it is given to every backend; NaN where the file does not tell its sizes."""
+    sizes = [case[name].integer() for name in ("experts", "hidden", "intermediate")]
+    if 0 in sizes:
+        return math.nan
+    experts, hidden, intermediate = sizes
+    layer = Layer("", experts, 1, hidden, intermediate, "silu", bias=case["bias"].flag() is True)
+    return float(layer.weight_bytes)
 
 
 def _roofline(node: Node) -> Roofline:

@@ -65,15 +65,19 @@ class _Place:
 
     def downloads(self, figure: Figure) -> list[tuple[str, str, str]]:
         """(label, address, file name) of what belongs to a figure."""
-        name = figure.drawn.name
-        data = f"data/{name}.csv"
+        found = [self.data(figure.drawn.name)]
+        if figure.files and not self._single:
+            pictures = (("SVG", figure.files.svg), ("PNG", figure.files.png))
+            found += [(label, self._relative(path), PurePosixPath(path).name) for label, path in pictures]
+        return found
+
+    def data(self, name: str) -> tuple[str, str, str]:
+        """(label, address, file name) of the CSV called `name`."""
+        path = f"data/{name}.csv"
         if self._single:
-            raw = base64.b64encode((self._folder / data).read_bytes()).decode()
-            return [("CSV", f"data:text/csv;base64,{raw}", f"{name}.csv")]
-        found = [("CSV", data)]
-        if figure.files:
-            found += [("SVG", figure.files.svg), ("PNG", figure.files.png)]
-        return [(label, self._relative(path), PurePosixPath(path).name) for label, path in found]
+            raw = base64.b64encode((self._folder / path).read_bytes()).decode()
+            return "CSV", f"data:text/csv;base64,{raw}", f"{name}.csv"
+        return "CSV", self._relative(path), f"{name}.csv"
 
 
 @functools.cache  # compiling the templates takes longer than a small report

@@ -88,6 +88,8 @@ def load(paths: Sequence[str | os.PathLike[str]]) -> Loaded:
 
 
 def _parse(path: Path) -> tuple[Node, str]:
+    if not path.is_file():  # a pipe would be waited for
+        raise ValueError("no file" if not path.exists() else "not a regular file")
     if path.stat().st_size > MOST_BYTES:
         raise ValueError(f"larger than {MOST_BYTES} bytes, not read")
     raw = path.read_bytes()

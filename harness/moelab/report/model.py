@@ -6,8 +6,9 @@ Times are seconds, ratios are other's time / ours (above 1: ours is faster), rat
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median
 
 OURS = "moelab"
 
@@ -23,6 +24,11 @@ class Interval:
     @property
     def has_ends(self) -> bool:
         return math.isfinite(self.low) and math.isfinite(self.high)
+
+
+def spread(values: Sequence[float]) -> Interval:
+    """The median with the least and the largest of few values, too few for an interval; NaN for none."""
+    return Interval(median(values), min(values), max(values)) if values else Interval(math.nan)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,35 @@ class Samples:
 
 
 @dataclass(frozen=True, slots=True)
+class Packing:
+    """What one backend needs before its first result; the tuples hold one value per process that is known.
+
+    seconds: to pack the layer's weights. first_call: seconds of the first call after it; what packs only then takes
+    them there. extra_bytes: memory at the peak beside the packed weights. weight_bytes: the layer's weights before.
+    """
+
+    seconds: tuple[float, ...] = ()
+    first_call: tuple[float, ...] = ()
+    extra_bytes: tuple[float, ...] = ()
+    weight_bytes: float = math.nan
+    packed_bytes: float = math.nan
+    method: str = ""
+
+    @property
+    def first_result(self) -> tuple[float, ...]:
+        """Seconds until the first result of each process, packing included; () where the two do not go together."""
+        if len(self.seconds) != len(self.first_call):
+            return ()
+        return tuple(map(sum, zip(self.seconds, self.first_call, strict=True)))
+
+    @property
+    def bytes_per_second(self) -> float:
+        """Weights read and packed weights written, per second of packing; NaN where one of them is not known."""
+        middle = spread(self.seconds).value
+        return (self.weight_bytes + self.packed_bytes) / middle if middle > 0 else math.nan
+
+
+@dataclass(frozen=True, slots=True)
 class Measurement:
     """One backend in one cell."""
 
@@ -94,8 +129,7 @@ class Measurement:
     comparisons: Mapping[str, Comparison]
     roofline: Roofline
     correctness: Correctness
-    packing_seconds: float
-    packed_bytes: float
+    packing: Packing = field(default_factory=Packing)
     phases: Mapping[str, float] = field(default_factory=dict)
 
     @property

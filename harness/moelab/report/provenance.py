@@ -16,12 +16,18 @@ def footer(cells: Sequence[Cell], units: str) -> str:
     return origin(runs(cells), units, sample_size(cells), settings)
 
 
-def origin(results: Sequence[Result], units: str, samples: str, settings: Sequence[str]) -> str:
-    """The same for figures of anything that was run: `samples` says n, `settings` how it was run."""
+def origin(
+    results: Sequence[Result], units: str, samples: str, settings: Sequence[str], *, intervals: str = ""
+) -> str:
+    """The same for figures of anything that was run: `samples` says n, `settings` how it was run.
+
+    `intervals`: what the lines around a point are, where they are no bootstrap intervals.
+    """
     machines = list(dict.fromkeys(f"{r.machine.name} ({r.machine.part}), {r.machine.cpus} CPUs" for r in results))
     level = f"{results[0].level * 100:g} %" if results else "95 %"
+    bootstrap = f"intervals: {level} bootstrap over processes and rounds"
     lines = [
-        f"{_loud(results)}{units}. {samples}; intervals: {level} bootstrap over processes and rounds.",
+        f"{_loud(results)}{units}. {samples}; {intervals or bootstrap}.",
         f"Machine: {_some(machines)}; {_some(settings)}.",
         f"Revision: {_some(list(dict.fromkeys(r.revision_label for r in results)))}"
         + (f"; image {results[0].image}" if results and results[0].image else "")

@@ -13,20 +13,19 @@ import unicodedata
 
 _SLUG_DROPPED = re.compile(r"[^a-z0-9]+")
 _MAX_TEXT = 2000
-# Characters that reorder what follows them: they can make a command read differently from what it is.
-_REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200e\u200f")
+# Not printable: control, unassigned, private, half of a surrogate pair, and format characters. The last reorder what
+# follows them or cannot be seen at all: a command would read differently from what it is, a name like another one.
+_UNSEEN = frozenset({"Cc", "Cs", "Cn", "Co", "Cf"})
 
 
 def clean(value: object, limit: int = _MAX_TEXT) -> str:
     """Any value as one line of printable text of at most `limit` characters; never raises.
 
-    Control characters, lone surrogates and bidirectional overrides become U+FFFD, any white space one space.
+    What cannot be seen (control and format characters, lone surrogates) becomes U+FFFD, any white space one space.
     """
     text = value if isinstance(value, str) else "" if value is None else str(value)
     text = " ".join(text[: limit * 4].split())
-    text = "".join(
-        "\ufffd" if ch in _REORDERING or unicodedata.category(ch) in ("Cc", "Cs", "Cn", "Co") else ch for ch in text
-    )
+    text = "".join("\ufffd" if unicodedata.category(ch) in _UNSEEN else ch for ch in text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

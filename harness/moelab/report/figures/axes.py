@@ -11,18 +11,30 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 from moelab.report.text import significant
 
 _MANY_DECADES = 2000
+_MOST_TICKS = 16  # names of tokens that fit beside each other
 _RATIO_TICKS = (0.1, 0.2, 0.33, 0.5, 0.67, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 7, 10, 20, 50, 100)
 
 
 def token_axis(axes: Axes, tokens: Sequence[int]) -> None:
-    """A log axis with a tick at every number of tokens that was run."""
+    """A log axis with a tick at every number of tokens that was run, as far as their names have room."""
     axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_locator(FixedLocator(list(tokens)))
+    apart = math.log(max(tokens) / min(tokens)) / _MOST_TICKS
+    ticks: list[int] = []
+    for number in sorted(tokens):
+        if not ticks or math.log(number / ticks[-1]) > apart:
+            ticks.append(number)
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
     low, high = min(tokens), max(tokens)
     axes.set_xlim(low / 1.35, high * 1.35)
     axes.set_xlabel("tokens in the batch")
+
+
+def named_places(axes: Axes, names: Sequence[str], shift: float = 0.0) -> None:
+    """Names under the places 0, 1, 2 … of a horizontal axis; every second, third … one where there are many."""
+    step = -(-len(names) // _MOST_TICKS)
+    axes.set_xticks([place + shift for place in range(0, len(names), step)], names[::step])
 
 
 def log_value_axis(axes: Axes, label: str) -> None:
@@ -36,6 +48,18 @@ def log_value_axis(axes: Axes, label: str) -> None:
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: significant(value, 1) if value < 1 else f"{value:g}"))
     axes.set_ylabel(label)
+
+
+def log_axis_across(axes: Axes, values: Sequence[float], label: str) -> None:
+    """A horizontal log axis around the finite ones of `values`, which are positive, with ticks as `log_value_axis`."""
+    found = [value for value in values if math.isfinite(value)]
+    axes.set_xscale("log")
+    axes.set_xlim(min(found) / 1.4, max(found) * 1.4)
+    many = max(found) / min(found) > _MANY_DECADES
+    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if many else (1.0, 2.0, 5.0)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axes.set_xlabel(label)
 
 
 def ratio_axis(axes: Axes, values: Sequence[float], ends: Iterable[float]) -> None:

@@ -10,8 +10,9 @@ import io
 import math
 import re
 import textwrap
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -33,6 +34,10 @@ _FOOTER_LINE = 0.115  # inches
 _FOOTER_COLUMNS = 138  # characters of 5.6 pt that fit WIDTH
 _FOOTER_MOST_LINES = 6
 _FOOTER_ID = "origin"
+_LEGEND_LINE = 0.19  # inches
+# Inches of an entry's handle with the gaps around it, and of a character of 8 pt.
+_LEGEND_HANDLE, _LEGEND_CHARACTER = 0.46, 0.062
+_LEGEND_LONGEST = 40  # characters
 
 # Stands before every id of an inline SVG; the page puts its own name there, since one file may hold several pages.
 # A private-use character, which clean text never holds.
@@ -70,20 +75,23 @@ class Files:
     csv: str
 
 
-def style() -> AbstractContextManager[None]:
+@contextmanager
+def style() -> Iterator[None]:
     """The report's matplotlib style, whatever the caller's own settings are."""
     base = dict(mpl.rcParamsDefault)
     base.pop("backend", None)
     base.update(mpl.rc_params_from_file(STYLE, use_default_template=False))
-    return mpl.rc_context(base)
+    with mpl.rc_context(base), warnings.catch_warnings():
+        # A name in a script that the font lacks is boxes in the PNG; the SVG leaves it to the reader's fonts.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
 
 
-def new_figure(height: float, *, panels: int = 1, legend_rows: int = 1, left: float = 0.8) -> tuple[Figure, list[Axes]]:
-    """A figure of WIDTH x height inches with room for a title and legend rows above; the footer is added at saving."""
+def new_figure(height: float, *, panels: int = 1, left: float = 0.8) -> tuple[Figure, list[Axes]]:
+    """A figure of WIDTH x height inches with room for a title; legend and footer make their own room."""
     figure = Figure(figsize=(WIDTH, height))
     axes = figure.subplots(1, panels, squeeze=False)[0]
-    top = 0.34 + 0.19 * legend_rows
-    figure.subplots_adjust(left=left / WIDTH, right=1 - 0.16 / WIDTH, bottom=0.5 / height, top=1 - top / height,
+    figure.subplots_adjust(left=left / WIDTH, right=1 - 0.16 / WIDTH, bottom=0.5 / height, top=1 - 0.34 / height,
                            wspace=0.28)  # fmt: skip
     return figure, list(axes)
 
@@ -92,19 +100,49 @@ def set_title(figure: Figure, title: str) -> None:
     figure.text(0.012, 1 - 0.07 / figure.get_figheight(), title, va="top", ha="left", size=10, weight="bold")
 
 
-def legend_above(figure: Figure, handles: Sequence[Handle], labels: Sequence[str], columns: int = 4) -> None:
-    """One legend for the whole figure, under the title."""
-    y = 1 - 0.27 / figure.get_figheight()
+def legend_above(figure: Figure, handles: Sequence[Handle], labels: Sequence[str]) -> None:
+    """One legend for the whole figure, under the title; the figure grows by it."""
+    labels = [name if len(name) <= _LEGEND_LONGEST else name[: _LEGEND_LONGEST - 1] + "…" for name in labels]
+    columns = _legend_columns(labels)
+    _grow(figure, top=_LEGEND_LINE * -(-len(labels) // columns))
     artists = cast("list[Artist]", list(handles))  # containers are as good; matplotlib's stubs do not say so
     # matplotlib fills column by column; this order reads row by row.
     order = [place for column in range(columns) for place in range(column, len(labels), columns)]
     shown = ([artists[i] for i in order], [labels[i] for i in order])
-    figure.legend(*shown, loc="upper left", bbox_to_anchor=(0.0, y), ncols=columns, borderaxespad=0.2,
-                  handlelength=2.2, columnspacing=1.2, labelspacing=0.25)  # fmt: skip
+    figure.legend(*shown, loc="upper left", bbox_to_anchor=(0.0, _legend_top(figure)), ncols=columns,
+                  borderaxespad=0.2, handlelength=2.2, columnspacing=1.2, labelspacing=0.25)  # fmt: skip
 
 
-def legend_rows(entries: int, columns: int = 4) -> int:
-    return -(-entries // columns)
+def _legend_columns(labels: Sequence[str]) -> int:
+    """As many columns as fit beside each other, up to four."""
+    for columns in (4, 3, 2):
+        widest = [max((len(label) for label in labels[i::columns]), default=0) for i in range(columns)]
+        if sum(_LEGEND_HANDLE + _LEGEND_CHARACTER * characters for characters in widest) <= WIDTH:
+            return min(columns, max(1, len(labels)))
+    return 1
+
+
+def _legend_top(figure: Figure) -> float:
+    return 1 - 0.27 / float(figure.get_figheight())
+
+
+def _grow(figure: Figure, *, top: float = 0.0, bottom: float = 0.0) -> None:
+    """Make the figure taller by so many inches; everything in it keeps its size and place."""
+    width, height = (float(size) for size in figure.get_size_inches())
+    grown = height + top + bottom
+    boxes = [axes.get_position() for axes in figure.axes]
+    figure.set_size_inches(width, grown)
+
+    def moved(y: float) -> float:
+        return (y * height + bottom) / grown
+
+    for axes, box in zip(figure.axes, boxes, strict=True):
+        axes.set_position((box.x0, moved(box.y0), box.width, box.height * height / grown))
+    for text in figure.texts:
+        x, y = text.get_position()
+        text.set_position((x, moved(y)))
+    for legend in figure.legends:
+        legend.set_bbox_to_anchor((0.0, _legend_top(figure)))
 
 
 def save(drawn: Drawn, folder: Path) -> Files:
@@ -164,22 +202,8 @@ def _add_footer(figure: Figure, footer: str) -> None:
     lines = [line for part in footer.split("\n") for line in textwrap.wrap(part, _FOOTER_COLUMNS) or [""]]
     if len(lines) > _FOOTER_MOST_LINES:
         lines = [*lines[: _FOOTER_MOST_LINES - 1], lines[_FOOTER_MOST_LINES - 1] + " …"]
-    extra = _FOOTER_LINE * len(lines) + 0.12
-    width, height = (float(size) for size in figure.get_size_inches())
-    places = [axes.get_position() for axes in figure.axes]
-    texts = [(text, text.get_position()) for text in figure.texts]
-    grown = height + extra
-    figure.set_size_inches(width, grown)
-
-    def moved(y: float) -> float:
-        return (y * height + extra) / grown
-
-    for axes, box in zip(figure.axes, places, strict=True):
-        axes.set_position((box.x0, moved(box.y0), box.width, box.height * height / grown))
-    for text, (x, y) in texts:
-        text.set_position((x, moved(y)))
-    for legend in figure.legends:
-        legend.set_bbox_to_anchor((0.0, 1 - 0.27 / grown))
+    _grow(figure, bottom=_FOOTER_LINE * len(lines) + 0.12)
+    grown = float(figure.get_figheight())
     figure.text(0.012, 0.06 / grown, "\n".join(lines), size=5.6, color=ROLES["muted"].light, va="bottom", ha="left",
                 linespacing=1.25, gid=_FOOTER_ID)  # fmt: skip
 

@@ -50,7 +50,7 @@ def _inside(cell: Cell, margin: float) -> bool:
 
 
 def _draw(cells: Sequence[Cell], rounds: Sequence[float], margin: float) -> Figure:
-    figure, (left, right) = new_figure(2.9, panels=2, legend_rows=0)
+    figure, (left, right) = new_figure(2.9, panels=2)
     ends = [value for cell in cells if cell.control for value in (cell.control.ratio.low, cell.control.ratio.high)]
     shown = [abs(math.log(value)) for value in (*rounds, *ends) if math.isfinite(value)]
     limit = min(1.0, max(margin * 1.5, float(np.quantile(shown, 0.99)) * 1.1 if shown else 0.0))

@@ -11,12 +11,15 @@ import numpy.typing as npt
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
+from moelab.report.figures.axes import named_places
 from moelab.report.figures.canvas import WIDTH, Drawn, new_figure
 from moelab.report.model import OURS, Cell
 from moelab.report.palette import backend_order
 from moelab.report.text import ratio
 
 _DARK, _LIGHT = "#101010", "#fefefe"  # on the cells' own colours, the same on a light and a dark page
+# More columns than so many have no room for upright numbers, more than that for none: the colours and the data remain.
+_MOST_UPRIGHT, _MOST_COLUMNS = 12, 32
 _MARKS = {"same": " =", "undecided": " ?", "broken": " !"}
 
 
@@ -90,20 +93,23 @@ def _grid(
 ) -> Figure:
     height = 1.25 + 0.3 * len(names)
     longest = max(len(name) for name in names)
-    figure, (axes,) = new_figure(height, legend_rows=0, left=min(2.4, 0.25 + 0.072 * longest))
+    figure, (axes,) = new_figure(height, left=min(2.4, 0.25 + 0.072 * longest))
     grid: npt.NDArray[np.float64] = np.array([[values.get((n, t), math.nan) for t in tokens] for n in names])
     image = axes.pcolormesh(np.ma.masked_invalid(grid), cmap=colours, norm=norm, edgecolors="face", linewidth=0)
     colour_of = mpl.colormaps[colours]
+    fits, turned = len(tokens) <= _MOST_COLUMNS, 90 if len(tokens) > _MOST_UPRIGHT else 0
     for row, name in enumerate(names):
         for column, token in enumerate(tokens):
             if (text := texts.get((name, token))) is None:
-                axes.text(column + 0.5, row + 0.5, "–", ha="center", va="center", size=8)
+                if fits:
+                    axes.text(column + 0.5, row + 0.5, "–", ha="center", va="center", size=8)
                 continue
             red, green, blue, _ = colour_of(norm(values[(name, token)]))
             dark_cell = 0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2 < 0.2
-            axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", size=8.5,
-                      color=_LIGHT if dark_cell else _DARK)  # fmt: skip
-    axes.set_xticks(np.arange(len(tokens)) + 0.5, [str(token) for token in tokens])
+            if fits:
+                axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", size=8.5, rotation=turned,
+                          color=_LIGHT if dark_cell else _DARK)  # fmt: skip
+    named_places(axes, [str(token) for token in tokens], 0.5)
     axes.set_yticks(np.arange(len(names)) + 0.5, [name if len(name) < 34 else name[:32] + "…" for name in names])
     axes.invert_yaxis()
     axes.grid(visible=False)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from moelab.report.figures.axes import log_value_axis, token_axis
-from moelab.report.figures.canvas import Drawn, Handle, legend_above, legend_rows, new_figure
+from moelab.report.figures.canvas import Drawn, Handle, legend_above, new_figure
 from moelab.report.model import OURS, Cell, Measurement
 from moelab.report.palette import ROLES, backend_look, backend_order
 from moelab.report.text import milliseconds
@@ -46,8 +46,7 @@ def bound_seconds(cell: Cell) -> float:
 
 
 def _draw(cells: Sequence[Cell], backends: Sequence[str]) -> Figure:
-    entries = len(backends) + 1
-    figure, (axes,) = new_figure(3.5, legend_rows=legend_rows(entries))
+    figure, (axes,) = new_figure(3.1)
     handles: list[Handle] = []
     labels: list[str] = []
     for backend in reversed(backends):

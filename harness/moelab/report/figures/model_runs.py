@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from moelab.report.figures.axes import ratio_ticks
-from moelab.report.figures.canvas import WIDTH, Drawn, Handle, legend_above, legend_rows, new_figure
+from moelab.report.figures.axes import log_axis_across, ratio_ticks
+from moelab.report.figures.canvas import WIDTH, Drawn, Handle, legend_above, new_figure
 from moelab.report.model import Interval
 from moelab.report.model_runs import RunCell, RunRatio
 from moelab.report.palette import ROLES, engine_look, engine_order
@@ -57,7 +57,7 @@ def rates(name: str, title: str, footer: str, cells: Sequence[RunCell]) -> Drawn
 
 
 def _draw_rates(cells: Sequence[RunCell], engines: Sequence[str]) -> Figure:
-    figure, axes = _rows_of(cells, len(engines), tall=0.1 + 0.13 * len(engines))
+    figure, axes = _rows_of(cells, tall=0.1 + 0.13 * len(engines))
     handles: dict[str, Handle] = {}
     step = 0.8 / max(1, len(engines))
     for place, cell in enumerate(cells):
@@ -66,20 +66,9 @@ def _draw_rates(cells: Sequence[RunCell], engines: Sequence[str]) -> Figure:
                 y = place + (index - (len(engines) - 1) / 2) * step
                 mark = _mark(axes, run.rate, y, engine, hollow=cell.extrapolated)
                 handles.setdefault(engine, mark)
-    _log_axis(axes, [run.rate for cell in cells for run in cell.engines.values()])
-    axes.set_xlabel("tokens per second")
+    log_axis_across(axes, [run.rate.value for cell in cells for run in cell.engines.values()], "tokens per second")
     legend_above(figure, list(handles.values()), list(handles))
     return figure
-
-
-def _log_axis(axes: Axes, values: Sequence[Interval]) -> None:
-    found = [v.value for v in values if math.isfinite(v.value)]
-    axes.set_xscale("log")
-    axes.set_xlim(min(found) / 1.4, max(found) * 1.4)
-    wide = max(found) / min(found) > 2000
-    axes.xaxis.set_major_locator(LogLocator(subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
 
 
 # ---- speed over a baseline ------------------------------------------------------------------------------------------
@@ -114,7 +103,7 @@ def _predicted(found: RunRatio) -> tuple[float, float, float]:
 
 
 def _draw_speeds(met: Sequence[tuple[RunCell, RunRatio]], engine: str) -> Figure:
-    figure, axes = _rows_of([cell for cell, _ in met], 3, tall=0.3)
+    figure, axes = _rows_of([cell for cell, _ in met], tall=0.3)
     handles: dict[str, Handle] = {}
     values, ends = [], []
     for place, (cell, found) in enumerate(met):
@@ -138,7 +127,7 @@ def _draw_speeds(met: Sequence[tuple[RunCell, RunRatio]], engine: str) -> Figure
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
     axes.set_xlabel("speed over the baseline (right of 1: faster)")
     shown = [name for name in ("measured", _FITTED, _PREDICTED) if name in handles]
-    legend_above(figure, [handles[name] for name in shown], shown, columns=3)
+    legend_above(figure, [handles[name] for name in shown], shown)
     return figure
 
 
@@ -180,7 +169,7 @@ def experts_share(name: str, title: str, footer: str, cells: Sequence[RunCell]) 
 
 
 def _draw_shares(cells: Sequence[RunCell], engines: Sequence[str], rows: Sequence[Share]) -> Figure:
-    figure, axes = _rows_of(cells, len(engines) + 1, tall=0.08 + 0.15 * len(engines))
+    figure, axes = _rows_of(cells, tall=0.08 + 0.15 * len(engines))
     step = 0.84 / max(1, len(engines))
     found = {row[:4]: row for row in rows}
     handles: dict[str, Handle] = {}
@@ -207,12 +196,11 @@ def _draw_shares(cells: Sequence[RunCell], engines: Sequence[str], rows: Sequenc
 
 
 # ---- what they share ------------------------------------------------------------------------------------------------
-def _rows_of(cells: Sequence[RunCell], entries: int, *, tall: float) -> tuple[Figure, Axes]:
+def _rows_of(cells: Sequence[RunCell], *, tall: float) -> tuple[Figure, Axes]:
     """A figure with one row per cell, first on top, and names at the left."""
     names = [label(cell) for cell in cells]
     left = min(2.6, 0.25 + 0.068 * max(len(name) for name in names))
-    rows = legend_rows(entries)
-    figure, (axes,) = new_figure(0.95 + 0.19 * rows + max(_ROW, tall) * len(cells), legend_rows=rows, left=left)
+    figure, (axes,) = new_figure(0.95 + max(_ROW, tall) * len(cells), left=left)
     axes.set_yticks(range(len(cells)), names)
     axes.set_ylim(len(cells) - 0.45, -0.55)
     axes.grid(visible=False, axis="y")

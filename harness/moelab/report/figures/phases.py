@@ -36,7 +36,7 @@ def phases(name: str, title: str, footer: str, cells: Sequence[Cell]) -> Drawn |
 
 def _draw(rows: Sequence[tuple[int, str, float, float]]) -> Figure:
     tokens = sorted({row[0] for row in rows})
-    figure, (axes,) = new_figure(1.35 + 0.28 * len(tokens), legend_rows=2)
+    figure, (axes,) = new_figure(0.97 + 0.28 * len(tokens))
     share = {(row[0], row[1]): row[3] for row in rows}
     left = [0.0] * len(tokens)
     handles, labels = [], []

@@ -6,11 +6,12 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from moelab.report.figures.axes import log_value_axis
-from moelab.report.figures.canvas import Drawn, Handle, legend_above, legend_rows, new_figure
+from moelab.report.figures.canvas import Drawn, Handle, legend_above, new_figure
 from moelab.report.model import Cell, Measurement
 from moelab.report.palette import ROLES, backend_look, backend_order
 from moelab.report.text import significant
@@ -47,7 +48,7 @@ def _middle(values: Sequence[float]) -> float:
 
 
 def _draw(points: Sequence[tuple[int, Measurement]], backends: Sequence[str]) -> Figure:
-    figure, (axes,) = new_figure(3.5, legend_rows=legend_rows(len(backends) + 1))
+    figure, (axes,) = new_figure(3.1)
     peaks = [m.roofline.peak / 1e9 for _, m in points]
     bands = [m.roofline.bandwidth / 1e9 for _, m in points]
     intensities = [m.roofline.flops / m.roofline.bytes for _, m in points]
@@ -67,10 +68,6 @@ def _draw(points: Sequence[tuple[int, Measurement]], backends: Sequence[str]) ->
             color=look.light, marker=look.marker, dashes=look.dash or (None, None), linewidth=0.8,
         )  # fmt: skip
         handles.append(marks)
-        if backend == backends[0]:
-            for tokens, m in own:
-                axes.annotate(str(tokens), (m.roofline.flops / m.roofline.bytes, m.roofline.flops / m.time.value / 1e9),
-                              xytext=(0, 5), textcoords="offset points", size=8, ha="center")  # fmt: skip
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axes.xaxis.set_minor_locator(NullLocator())
@@ -79,6 +76,19 @@ def _draw(points: Sequence[tuple[int, Measurement]], backends: Sequence[str]) ->
     lowest = min(m.roofline.flops / m.time.value / 1e9 for _, m in points)
     axes.set_ylim(lowest / 2, max(peaks) * 1.5)
     log_value_axis(axes, "GFLOP/s")
+    _name_tokens(axes, [(tokens, m) for tokens, m in points if m.backend == backends[0]])
     axes.set_xlabel("FLOPs per byte that must come from memory (numbers: tokens)")
     legend_above(figure, [*handles, line], [*backends, "roof (shade: range of the probes)"])
     return figure
+
+
+def _name_tokens(axes: Axes, own: Sequence[tuple[int, Measurement]]) -> None:
+    """Tokens above their points, as far as they do not lie on each other."""
+    kept: list[tuple[float, float]] = []
+    for tokens, m in own:
+        place = (m.roofline.flops / m.roofline.bytes, m.roofline.flops / m.time.value / 1e9)
+        x, y = axes.transData.transform(place)
+        room = 5.5 * len(str(tokens)) + 3
+        if all(abs(x - other_x) > room or abs(y - other_y) > 10 for other_x, other_y in kept):
+            axes.annotate(str(tokens), place, xytext=(0, 5), textcoords="offset points", size=8, ha="center")
+            kept.append((x, y))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullLocator
 
-from moelab.report.figures.canvas import Drawn, Handle, legend_above, legend_rows, new_figure
+from moelab.report.figures.canvas import Drawn, Handle, legend_above, new_figure
 from moelab.report.model import Cell, Measurement
 from moelab.report.palette import backend_look, backend_order
 
@@ -48,7 +48,7 @@ def _rates(m: Measurement, threads: int) -> tuple[float, float, float]:
 
 
 def _draw(rows: Sequence[Row], shown: Sequence[int], backends: Sequence[str]) -> Figure:
-    figure, panels = new_figure(3.0, panels=len(shown), legend_rows=legend_rows(len(backends)))
+    figure, panels = new_figure(2.8, panels=len(shown))
     handles: dict[str, Handle] = {}
     for axes, tokens in zip(panels, shown, strict=True):
         counts = sorted({row[1] for row in rows if row[0] == tokens})

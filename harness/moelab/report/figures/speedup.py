@@ -8,8 +8,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from moelab.report.figures.axes import ratio_axis
-from moelab.report.figures.canvas import Drawn, Handle, legend_above, legend_rows, new_figure
+from moelab.report.figures.axes import named_places, ratio_axis
+from moelab.report.figures.canvas import Drawn, Handle, legend_above, new_figure
 from moelab.report.model import OURS, Cell, Comparison, Interval
 from moelab.report.palette import ROLES, backend_look, backend_order
 from moelab.report.text import count, ratio
@@ -41,7 +41,7 @@ def speedup(name: str, title: str, footer: str, cells: Sequence[Cell]) -> Drawn 
 
 
 def _draw(cells: Sequence[Cell], peers: Sequence[str]) -> Figure:
-    figure, (axes,) = new_figure(3.3, legend_rows=legend_rows(len(peers)))
+    figure, (axes,) = new_figure(3.1)
     width = 0.82 / len(peers)
     handles: dict[str, Handle] = {}
     values: list[float] = []
@@ -59,7 +59,7 @@ def _draw(cells: Sequence[Cell], peers: Sequence[str]) -> Figure:
                 ends += [end for _, r in own for end in (r.low, r.high)]
     axes.axhline(1, color=ROLES["fg"].light, linewidth=1)
     ratio_axis(axes, values, ends)
-    axes.set_xticks(range(len(cells)), [str(cell.case.tokens) for cell in cells])
+    named_places(axes, [str(cell.case.tokens) for cell in cells])
     axes.set_xlim(-0.6, len(cells) - 0.4)
     axes.grid(visible=False, axis="x")
     axes.set_xlabel("tokens in the batch")

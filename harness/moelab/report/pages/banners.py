@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from moelab.report.blocks import Banner
 from moelab.report.load import Loaded
 from moelab.report.pages.steadiness import grouped
@@ -49,10 +51,11 @@ def banners(loaded: Loaded) -> list[Banner]:
     notes += [
         f"{r.name}: the tree differed from its commit; revision {r.revision_label}" for r in loaded.results if r.dirty
     ]
+    again = Counter(cell.result.digest for cell in loaded.superseded)
     notes += [
-        f"{result.name}: {count(again, 'cell')} measured again by a newer file, which is shown instead, as a whole"
-        for result in loaded.results
-        if (again := sum(cell.result.digest == result.digest for cell in loaded.superseded))
+        f"{r.name}: {count(again[r.digest], 'cell')} measured again by a newer file, which is shown instead, as a whole"
+        for r in loaded.results
+        if again[r.digest]
     ]
     notes += [f"{result.name}: a quick run, few samples per point" for result in loaded.results if result.quick]
     if notes:

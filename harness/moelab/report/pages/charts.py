@@ -14,6 +14,7 @@ from moelab.report.figures.scaling import thread_scaling
 from moelab.report.figures.speedup import speedup
 from moelab.report.model import OURS, Cell
 from moelab.report.pages.context import group_name
+from moelab.report.pages.packing import packing_chart
 from moelab.report.provenance import footer
 from moelab.report.summary import Group
 
@@ -58,6 +59,7 @@ def model_charts(group: Group, workload: str) -> list[Drawn | None]:
             footer(cells, f"Share of one {OURS} call, waits included"),
             cells,
         ),
+        packing_chart(group, workload),
     ]
 
 

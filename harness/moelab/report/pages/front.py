@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from moelab.report.blocks import Banner, Bullets, Link, Links, Page, Section, Table, Text, Value
+from collections.abc import Sequence
+
+from moelab.report.blocks import Banner, Block, Bullets, Command, Link, Links, Page, Section, Table, Text, Value
 from moelab.report.model import OURS
 from moelab.report.pages import tables
-from moelab.report.pages.banners import banners
+from moelab.report.pages.backends import compared
 from moelab.report.pages.charts import ratio_charts, speedup_chart
 from moelab.report.pages.claim import claim_section
 from moelab.report.pages.context import Context, machine_page, model_page
+from moelab.report.pages.packing import packing_section
 from moelab.report.pages.runs_page import brief, newest
 from moelab.report.pages.sentences import sentences
+from moelab.report.provenance import runs
 from moelab.report.summary import Group, baseline_of, models, standings
 from moelab.report.text import count, ratio, ratio_interval
 
 MOST_BARS = 6
+MOST_COMMANDS = 2
 MOST_ROWS = 40
 
 
@@ -23,10 +28,10 @@ def front_page(context: Context) -> Page:
     loaded, groups = context.loaded, context.groups
     page = Page("front", "index.html", "Fused MoE on CPUs: what was measured")
     first = Section("", brief=True)
-    found = banners(loaded)
-    first.blocks += [banner for banner in found if banner.level == "danger"]
+    first.blocks += context.alarms
     first.blocks += [Text(sentence, lead=True) for sentence in sentences(groups)]
-    first.blocks += [banner for banner in found if banner.level != "danger"]
+    first.blocks += _repeat(groups)
+    first.blocks += [banner for banner in context.banners if banner.level != "danger"]
     page.sections.append(first)
     if not groups:
         if loaded.model_runs:
@@ -39,13 +44,26 @@ def front_page(context: Context) -> Page:
     page.sections.append(_standing(context, main))
     page.sections.append(_losses(context))
     page.sections.append(_bars(context, main))
+    page.sections.append(packing_section(context, main))
     page.sections.append(_machines(context))
     page.sections.append(_models(context))
     page.sections.append(brief(context))
     page.sections.append(claim_section(groups, newest(loaded)))
     page.sections.append(_missing(context))
+    page.sections.append(compared(main))
     page.sections.append(_reading())
     return page
+
+
+def _repeat(made: Sequence[Group]) -> list[Block]:
+    """The commands behind the first sentences, and how to check them against another run."""
+    behind = runs(made[0].cells) if made else []
+    blocks: list[Block] = []
+    for run in behind[:MOST_COMMANDS]:
+        if run.command:
+            about = ", ".join(part for part in (run.name, run.started[:10], run.revision_label) if part)
+            blocks += [Text(f"Repeat it ({about}):"), Command(run.command)]
+    return blocks
 
 
 def where(group: Group) -> str:
@@ -75,7 +93,8 @@ def _losses(context: Context) -> Section:
             f"In none of {count(total, 'comparison')} was {OURS} decided slower than another backend; "
             f"{undecided} {'is' if undecided == 1 else 'are'} undecided and may hide a loss."
             if total
-            else f"{OURS} was compared with no other backend, so nothing can be said."
+            else f"{'Every comparison is broken' if rows else f'{OURS} was compared with no other backend'}, "
+            "so nothing can be said."
         )
         section.blocks.append(Text(text))
         return section
@@ -168,7 +187,8 @@ _READING = (
     "that the A/A control (a backend against itself) showed; same means inside the margin; all else is undecided."),
     ("The roofline is the least time that the bytes and FLOPs of a call need at the rates measured beside its samples. "
     "A result above it is a broken measurement: marked, and left out of every summary."),
-    "Repeatable: each figure names its machine, revision and command. Whether it is reproduced is for others to say.",
+    ("Repeatable: each figure names its machine, revision and command; nox -s reproduce -- RESULT runs the command of "
+    "a result file again and says whether the two agree. Whether it is reproduced is for others to say."),
 )  # fmt: skip
 
 

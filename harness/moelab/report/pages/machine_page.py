@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
-
 from moelab.report.blocks import Bullets, Command, Link, Links, Page, Section, Table, Text, Value
 from moelab.report.load import machine_key
 from moelab.report.model import Machine, Result
 from moelab.report.pages import tables
-from moelab.report.pages.banners import banners
 from moelab.report.pages.charts import control_chart, ratio_charts
 from moelab.report.pages.context import Context, machine_page
+from moelab.report.pages.packing import packing_table, packings
 from moelab.report.pages.runs_page import PAGE
 from moelab.report.pages.steadiness import grouped
 from moelab.report.palette import backend_order
 from moelab.report.summary import MachineKey, comparisons
-from moelab.report.text import binary_size, count, significant, slug
+from moelab.report.text import count, slug
 
 
 def page_of_machine(context: Context, key: MachineKey, machine: Machine, files: dict[str, str]) -> Page:
@@ -26,7 +24,7 @@ def page_of_machine(context: Context, key: MachineKey, machine: Machine, files: 
     groups = [group for group in context.groups if group.key == key]
     cells = [cell for group in groups for cell in group.cells]
     first = Section("")
-    first.blocks += [banner for banner in banners(context.loaded) if banner.level == "danger"]
+    first.blocks += context.alarms
     first.blocks.append(Text(_about(machine, results, len(cells))))
     if any(machine_key(run.result) == key for run in context.loaded.model_runs):
         first.blocks.append(Links((Link("Whole models on this machine", page=PAGE),)))
@@ -41,6 +39,8 @@ def page_of_machine(context: Context, key: MachineKey, machine: Machine, files: 
         section.blocks += context.figures(ratio_charts(group, peers))
         if rows := tables.ratio_rows(group, f"Every cell, {group.setting.label}"):
             section.blocks.append(rows)
+        if packed := packings(group.cells):
+            section.blocks.append(packing_table(context, group, packed, f"Packing, {group.setting.label}"))
         page.sections.append(section)
     if cells:
         charts = context.figures([control_chart(slug(f"control-{identity}"), cells)])
@@ -89,12 +89,11 @@ def _backends(context: Context, key: MachineKey) -> Table:
         for cell in group.cells if group.key == key else ():
             for m in cell.measurements.values():
                 amx = {True: "yes", False: "no", None: "unknown"}[m.uses_amx]
-                packed = binary_size(m.packed_bytes) if math.isfinite(m.packed_bytes) else "–"
                 rows.setdefault((m.backend, m.version), [m.backend, m.version or "–", m.isa or "–", amx,
-                                m.rounding or "–", significant(m.packing_seconds), packed])  # fmt: skip
+                                m.rounding or "–"])  # fmt: skip
     ordered = [rows[name] for name in sorted(rows, key=lambda name: (backend_order(name[0]), name[1]))]
-    columns = ("backend", "version", "ISA", "uses AMX", "rounds to BF16", "packing [s]", "packed")
-    return Table("Backends, each at the first layer it ran", columns, ordered, frozenset({5, 6}))
+    columns = ("backend", "version", "ISA", "uses AMX", "rounds to BF16")
+    return Table("Backends, each at the first layer it ran", columns, ordered)
 
 
 def _files(results: list[Result], files: dict[str, str]) -> Section:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from moelab.report.blocks import Block, Page, Section, Text
 from moelab.report.load import machine_key
 from moelab.report.model import Cell
-from moelab.report.pages import tables
-from moelab.report.pages.banners import banners
+from moelab.report.pages import packing, tables
 from moelab.report.pages.charts import model_charts, of_model, scaling_chart
 from moelab.report.pages.context import Context, machine_page, model_page
 from moelab.report.text import slug
@@ -18,7 +17,7 @@ def page_of_model(context: Context, workload: str) -> Page:
     groups = [group for group in context.groups if of_model(group, workload)]
     cells = [cell for group in groups for cell in of_model(group, workload)]
     first = Section("")
-    first.blocks += [banner for banner in banners(context.loaded) if banner.level == "danger"]
+    first.blocks += context.alarms
     first.blocks.append(Text(_about(cells)))
     page.sections.append(first)
     for group in groups:
@@ -26,6 +25,7 @@ def page_of_model(context: Context, workload: str) -> Page:
         section = Section(f"{group.machine.name}, {group.setting.label}")
         section.blocks += context.figures(model_charts(group, workload))
         section.blocks.append(tables.times_table(own, f"{workload} on {group.machine.name}: milliseconds per call"))
+        section.blocks += packing.model_block(context, group, workload)
         page.sections.append(section)
     page.sections += _scaling(context, workload, cells)
     page.sections.append(Section("Correctness", [tables.correctness_table(cells, f"{workload}: largest errors")]))

@@ -11,7 +11,6 @@ from moelab.report.load import Loaded, machine_key
 from moelab.report.model import OURS, Interval
 from moelab.report.model_runs import ModelRuns, RunCell, RunRatio
 from moelab.report.pages import runs_tables as tables
-from moelab.report.pages.banners import banners
 from moelab.report.pages.claim import claim_section
 from moelab.report.pages.context import Context, machine_page
 from moelab.report.provenance import origin
@@ -104,7 +103,7 @@ def runs_page(context: Context) -> Page | None:
         return None
     page = Page(PAGE, f"{PAGE}.html", TITLE, group="Models")
     first = Section("")
-    first.blocks += [banner for banner in banners(context.loaded) if banner.level == "danger"]
+    first.blocks += context.alarms
     first.blocks += [Text(sentence, lead=True) for sentence in sentences(runs)]
     first.blocks.append(Banner("info", "What these numbers are", _what(runs)))
     page.sections.append(first)

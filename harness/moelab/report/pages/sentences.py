@@ -28,9 +28,11 @@ def _warning(main: Group) -> str:
 
 def _headline(main: Group, rows: Sequence[Standing], baseline: str) -> str:
     place = f"On {main.machine.name} with {main.setting.label}"
-    row = next((row for row in rows if row.against == baseline), rows[0] if rows else None)
-    if row is None or not row.cells:
-        return f"{place}, {count(len(main.cells), 'cell')} were timed, but {OURS} was compared with no other backend."
+    good = [row for row in rows if row.cells]
+    row = next((row for row in good if row.against == baseline), good[0] if good else None)
+    if row is None:
+        why = "every comparison is broken" if rows else f"{OURS} was compared with no other backend"
+        return f"{place}, {count(len(main.cells), 'cell')} were timed, but {why}."
     names = models(main.cells)
     about = names[0] if len(names) == 1 else f"the MoE layers of {len(names)} models"
     interval = f" (95 % interval {ratio_interval(row.mean.low, row.mean.high)})" if row.mean.has_ends else ""

@@ -24,5 +24,5 @@ def _one(group: Sequence[str]) -> str:
         return group[0] + (f", {len(group)} times" if len(group) > 1 else "")
     numbers = sorted((match[0] for text in group if (match := _NUMBER.search(text))), key=float)
     unit = "%" if group[0][first.end() : first.end() + 1] == "%" else ""
-    span = f"{numbers[0]}{unit} to {numbers[-1]}"
+    span = numbers[0] if numbers[0] == numbers[-1] else f"{numbers[0]}{unit} to {numbers[-1]}"
     return f"{group[0][: first.start()]}{span}{group[0][first.end() :]}, in {count(len(group), 'cell')}"
