@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import synthetic_result
-from synthetic_result import with_backends, with_tokens
 from moelab.report import ReportError, ReportPaths, write_report
 from moelab.report.text import clean
+from synthetic_result import with_backends, with_tokens
 
 Document = dict[str, Any]
 Report = Callable[..., ReportPaths]
@@ -146,7 +146,8 @@ def test_twice_the_files_is_twice_the_work(document: Document, tmp_path: Path) -
         paths[-1].write_text(json.dumps(document))
     write_report(paths[:2], tmp_path / "out", most_figures=0)  # imports, compiled templates
     work = [
-        calls(lambda n=n: write_report(paths[:n], tmp_path / "out", most_figures=0)) for n in (12, 24, 48)  # type: ignore[misc]
+        calls(lambda n=n: write_report(paths[:n], tmp_path / "out", most_figures=0))
+        for n in (12, 24, 48)  # type: ignore[misc]
     ]
     assert (work[2] - work[1]) / (work[1] - work[0]) == pytest.approx(2, abs=0.25), work
 

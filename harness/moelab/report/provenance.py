@@ -16,9 +16,7 @@ def footer(cells: Sequence[Cell], units: str) -> str:
     return origin(runs(cells), units, sample_size(cells), settings)
 
 
-def origin(
-    results: Sequence[Result], units: str, samples: str, settings: Sequence[str], *, intervals: str = ""
-) -> str:
+def origin(results: Sequence[Result], units: str, samples: str, settings: Sequence[str], *, intervals: str = "") -> str:
     """The same for figures of anything that was run: `samples` says n, `settings` how it was run.
 
     `intervals`: what the lines around a point are, where they are no bootstrap intervals.

@@ -9,7 +9,7 @@ from moelab.report.summary import Group
 WHAT = {
     "moelab": "the kernels of this project; moelab:NAME is one instruction set of theirs by choice",
     "torch_loop": "a loop over experts with PyTorch's linear layer, as vLLM ran on Arm before it had a kernel there",
-    "torch_grouped_mm": 'PyTorch\'s grouped matrix product, transformers\' experts_implementation="grouped_mm"',
+    "torch_grouped_mm": "PyTorch's grouped matrix product, transformers' experts_implementation=\"grouped_mm\"",
     "onednn_prepacked": "a loop over experts on weights that oneDNN has packed for itself",
     "vllm": "vLLM's fused MoE kernel for CPUs",
     "sglang": "SGLang's fused MoE kernel for CPUs, as vLLM ships it",

@@ -12,7 +12,7 @@ from moelab.report.pages.context import Context, group_name
 from moelab.report.palette import backend_order
 from moelab.report.provenance import origin
 from moelab.report.summary import Group
-from moelab.report.text import count, significant
+from moelab.report.text import significant
 
 TITLE = "Packing and the first result"
 MOST_ROWS = 40
