@@ -42,7 +42,8 @@ def watch(seconds: float = 1.5) -> list[str]:
     Memory bandwidth is left out where the probe's buffer would take most of the memory, as in a small container.
     """
     probe = _peak()
-    roomy = machine.memory()["available"] >= ROOM_FOR_READING
+    available: Any = machine.memory()["available"]
+    roomy = available >= ROOM_FOR_READING
     monitor = Monitor(cpus=sorted(os.sched_getaffinity(0)))
     end = time.monotonic() + seconds
     monitor.start()

@@ -163,7 +163,7 @@ class _Graph:
         Not a copy: on a machine short of memory the pages of a fresh array take longer than a small call.
         """
         memory = (ctypes.c_float * (self.tokens * hidden)).from_address(self._base)
-        memory.graph = self  # type: ignore[attr-defined]
+        memory.graph = self
         return np.ctypeslib.as_array(memory).reshape(self.tokens, hidden)
 
     def _experts(self, owner: GgmlBackend, context: int, x: int, ids: int, topk: int) -> int:
