@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 from types import ModuleType
 
@@ -44,6 +45,22 @@ def test_a_revision_is_exported_as_it_was_committed(repository: Path, tmp_path: 
     source = ab.export(commit, tmp_path / "build")
     assert (source / "file").read_text() == "old"
     assert (repository / "file").read_text() == "new"
+
+
+def test_the_first_pythons_3_11_can_export_too(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Up to 3.11.3 archives are unpacked without a filter."""
+    unpack, safely = tarfile.TarFile.extractall, script().SAFELY
+
+    def without_filter(archive: tarfile.TarFile, path: str = ".", members: object = None) -> None:
+        unpack(archive, path, members, **safely)
+
+    monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    monkeypatch.setattr(tarfile.TarFile, "extractall", without_filter)
+    monkeypatch.delitem(sys.modules, "ci_ab", raising=False)
+    ab = script()
+    monkeypatch.setattr(ab, "ROOT", repository)
+    assert (ab.export("HEAD", tmp_path / "build") / "file").read_text() == "old"
+    monkeypatch.delitem(sys.modules, "ci_ab")
 
 
 @pytest.mark.parametrize("revision", ["nonsense", "--upload-pack=x", "HEAD; id", ""])
