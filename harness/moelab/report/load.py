@@ -137,6 +137,7 @@ def _result(document: Node, name: str, digest: str) -> Result:
         synthetic=own["synthetic"].flag() is True,
         missing=tuple(_missing(node) for node in own["missing"].items()),
         conditions=own["conditions"].texts(),
+        cases=tuple(cell["case"].text() for cell in own["cells"].items()) if own["conditions"] else (),
         advice=own["advice"].texts(),
         notes=_schema_notes(own["schema"]),
     )

@@ -243,6 +243,7 @@ class Result:
     synthetic: bool
     missing: tuple[Missing, ...]
     conditions: tuple[str, ...]
+    cases: tuple[str, ...]
     advice: tuple[str, ...]
     notes: tuple[str, ...]
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 from moelab.report.blocks import Banner
 from moelab.report.load import Loaded
-from moelab.report.pages.steadiness import grouped
+from moelab.report.pages.steadiness import disturbances
 from moelab.report.text import count
 
 _MOST = 12
@@ -43,7 +43,7 @@ def banners(loaded: Loaded) -> list[Banner]:
     if loaded.problems:
         lines = _first([f"{problem.name}: {problem.reason}" for problem in loaded.problems])
         made.append(Banner("warning", f"{count(len(loaded.problems), 'file')} not used", lines))
-    unsteady = [f"{result.name}: {'; '.join(grouped(result.conditions))}" for result in loaded.results
+    unsteady = [f"{result.name}: {'; '.join(disturbances(result))}" for result in loaded.results
                 if result.conditions]  # fmt: skip
     if unsteady:
         made.append(Banner("warning", "The machine was not steady during the run", _first(unsteady)))

@@ -10,7 +10,7 @@ from moelab.report.pages.charts import control_chart, ratio_charts
 from moelab.report.pages.context import Context, machine_page
 from moelab.report.pages.packing import packing_table, packings
 from moelab.report.pages.runs_page import PAGE
-from moelab.report.pages.steadiness import grouped
+from moelab.report.pages.steadiness import disturbances
 from moelab.report.palette import backend_order
 from moelab.report.summary import MachineKey, comparisons
 from moelab.report.text import count, slug
@@ -70,7 +70,7 @@ def _about(machine: Machine, results: list[Result], cells: int) -> str:
 
 
 def _steadiness(results: list[Result]) -> list[Bullets]:
-    conditions = [f"{result.name}: {text}" for result in results for text in grouped(result.conditions)]
+    conditions = [f"{result.name}: {text}" for result in results for text in disturbances(result)]
     advice = list(dict.fromkeys(text for result in results for text in result.advice))
     lines = conditions + [f"Would improve it: {text}" for text in advice]
     return [Bullets(tuple(lines[:40]))] if lines else []

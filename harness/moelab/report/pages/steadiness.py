@@ -5,18 +5,29 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from moelab.report.model import Result
 from moelab.report.text import count
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
-def grouped(conditions: Sequence[str]) -> list[str]:
+def disturbances(result: Result) -> list[str]:
     """'case: the rate varied by 9%' for many cases becomes 'the rate varied by 5% to 47%, in 12 cells'."""
+    cases = sorted(result.cases, key=len, reverse=True)
     found: dict[str, list[str]] = {}
-    for text in conditions:
-        _, _, said = text.rpartition(": ")
+    for text in result.conditions:
+        said = _without_case(text, cases)
         found.setdefault(_NUMBER.sub("#", said, count=1), []).append(said)
     return [_one(group) for group in found.values()]
+
+
+def _without_case(text: str, cases: Sequence[str]) -> str:
+    """Without the name of its case, which may hold anything; in a file that lists no cases, a word before a colon."""
+    named = next((case for case in cases if text.startswith(f"{case}: ")), None)
+    if named is not None:
+        return text[len(named) + 2 :]
+    head, _, said = text.partition(": ")
+    return said if said and " " not in head else text
 
 
 def _one(group: Sequence[str]) -> str:
