@@ -24,6 +24,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.container import Container
 from matplotlib.figure import Figure
+from matplotlib.legend import Legend
 
 from moelab.report.palette import ROLES, all_looks, css_variables
 from moelab.report.text import csv_cell
@@ -34,10 +35,8 @@ _FOOTER_LINE = 0.115  # inches
 _FOOTER_COLUMNS = 138  # characters of 5.6 pt that fit WIDTH
 _FOOTER_MOST_LINES = 6
 _FOOTER_ID = "origin"
-_LEGEND_LINE = 0.19  # inches
-# Inches of an entry's handle with the gaps around it, and of a character of 8 pt.
-_LEGEND_HANDLE, _LEGEND_CHARACTER = 0.46, 0.062
 _LEGEND_LONGEST = 40  # characters
+_LEGEND_WIDEST = 0.985  # of the figure: fonts of readers may be a little wider
 
 # Stands before every id of an inline SVG; the page puts its own name there, since one file may hold several pages.
 # A private-use character, which clean text never holds.
@@ -101,25 +100,25 @@ def set_title(figure: Figure, title: str) -> None:
 
 
 def legend_above(figure: Figure, handles: Sequence[Handle], labels: Sequence[str]) -> None:
-    """One legend for the whole figure, under the title; the figure grows by it."""
+    """One legend for the whole figure, under the title, in up to four columns as they fit; the figure grows by it."""
+    FigureCanvasAgg(figure)  # measures text
+    for columns in range(max(1, min(4, len(labels))), 0, -1):
+        legend = _legend(figure, handles, labels, columns)
+        size = legend.get_window_extent()
+        if columns == 1 or size.width <= _LEGEND_WIDEST * figure.bbox.width:
+            break
+        legend.remove()
+    _grow(figure, top=float(size.height) / figure.dpi)
+
+
+def _legend(figure: Figure, handles: Sequence[Handle], labels: Sequence[str], columns: int) -> Legend:
     labels = [name if len(name) <= _LEGEND_LONGEST else name[: _LEGEND_LONGEST - 1] + "…" for name in labels]
-    columns = _legend_columns(labels)
-    _grow(figure, top=_LEGEND_LINE * -(-len(labels) // columns))
     artists = cast("list[Artist]", list(handles))  # containers are as good; matplotlib's stubs do not say so
     # matplotlib fills column by column; this order reads row by row.
     order = [place for column in range(columns) for place in range(column, len(labels), columns)]
     shown = ([artists[i] for i in order], [labels[i] for i in order])
-    figure.legend(*shown, loc="upper left", bbox_to_anchor=(0.0, _legend_top(figure)), ncols=columns,
-                  borderaxespad=0.2, handlelength=2.2, columnspacing=1.2, labelspacing=0.25)  # fmt: skip
-
-
-def _legend_columns(labels: Sequence[str]) -> int:
-    """As many columns as fit beside each other, up to four."""
-    for columns in (4, 3, 2):
-        widest = [max((len(label) for label in labels[i::columns]), default=0) for i in range(columns)]
-        if sum(_LEGEND_HANDLE + _LEGEND_CHARACTER * characters for characters in widest) <= WIDTH:
-            return min(columns, max(1, len(labels)))
-    return 1
+    return figure.legend(*shown, loc="upper left", bbox_to_anchor=(0.0, _legend_top(figure)), ncols=columns,
+                         borderaxespad=0.2, handlelength=2.2, columnspacing=1.2, labelspacing=0.25)  # fmt: skip
 
 
 def _legend_top(figure: Figure) -> float:
