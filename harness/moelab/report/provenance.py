@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from moelab.report.model import Cell, Result
-from moelab.report.text import count
+from moelab.report.text import count, whole_percent
 
 _MOST_RUNS = 2
 
 
-def footer(cells: Sequence[Cell], units: str) -> str:
-    """Lines for a figure's footer, separated by newlines."""
+def footer(cells: Sequence[Cell], units: str, *, intervals: str = "") -> str:
+    """Lines for a figure's footer, separated by newlines; `intervals` as in `origin`."""
     settings = list(dict.fromkeys(cell.setting.label for cell in cells))
-    return origin(runs(cells), units, sample_size(cells), settings)
+    return origin(runs(cells), units, sample_size(cells), settings, intervals=intervals)
 
 
 def origin(results: Sequence[Result], units: str, samples: str, settings: Sequence[str], *, intervals: str = "") -> str:
     """The same for figures of anything that was run: `samples` says n, `settings` how it was run.
 
-    `intervals`: what the lines around a point are, where they are no bootstrap intervals.
+    `intervals`: what the lines around a point are, where they are no bootstrap intervals, or that there are none.
     """
     machines = list(dict.fromkeys(f"{r.machine.name} ({r.machine.part}), {r.machine.cpus} CPUs" for r in results))
-    level = f"{results[0].level * 100:g} %" if results else "95 %"
+    level = whole_percent(results[0].level if results else 0.95)
     bootstrap = f"intervals: {level} bootstrap over processes and rounds"
     lines = [
         f"{_loud(results)}{units}. {samples}; {intervals or bootstrap}.",

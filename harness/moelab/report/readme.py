@@ -117,9 +117,9 @@ def _results(made: Sequence[Group]) -> str:
     runs = {cell.result.digest: cell.result for group in made for cell in group.cells}
     newest = max(runs.values(), key=lambda run: (run.started, run.digest))
     about = (
-        f"Ratios are medians of paired rounds, means are geometric, intervals are 95 %; {escape(baseline)} is the "
-        f"baseline of the run. Result files and the commands that repeat them: [{INDEX}]({INDEX}). The newest: "
-        f"{code(newest.command)}, revision {escape(newest.revision_label)}."
+        f"Ratios are medians of paired rounds, means are geometric, intervals are {tables.level(made[0].cells)}; "
+        f"{escape(baseline)} is the baseline of the run. Result files and the commands that repeat them: "
+        f"[{INDEX}]({INDEX}). The newest: {code(newest.command)}, revision {escape(newest.revision_label)}."
     )
     lines.append(about)
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines))

@@ -78,6 +78,11 @@ def percent(fraction: float) -> str:
     return f"{significant(fraction * 100, 2) if 0 < fraction < 0.0095 else f'{fraction * 100:.0f}'}\u202f%"
 
 
+def whole_percent(fraction: float) -> str:
+    """A fraction that somebody chose, not rounded: 95 %, 99.99 %, 2.5 %."""
+    return f"{fraction * 100:.6g}\u202f%"
+
+
 def count(number: int, singular: str, plural: str = "") -> str:
     """1 cell, 2 cells."""
     return f"{number} {singular if number == 1 else plural or singular + 's'}"

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from matplotlib.axes import Axes
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
+from moelab.report.palette import ROLES
 from moelab.report.text import significant
 
 _MANY_DECADES = 2000
@@ -66,7 +67,7 @@ def ratio_axis(axes: Axes, values: Sequence[float], ends: Iterable[float]) -> No
     """A log axis around 1.0 that always shows 1.0, both directions and every value.
 
     Of the intervals it shows what lies within a factor of 2 of the values: one that reaches from 0.01 to 1000 would
-    flatten everything else, and runs out of the figure instead.
+    flatten everything else; it runs out of the figure instead (`mark_what_goes_on`).
     """
     low, high, ticks = ratio_ticks(values, ends, room=12)
     axes.set_yscale("log", base=2)
@@ -74,6 +75,16 @@ def ratio_axis(axes: Axes, values: Sequence[float], ends: Iterable[float]) -> No
     axes.yaxis.set_major_locator(FixedLocator(ticks))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+
+
+def mark_what_goes_on(axes: Axes, intervals: Iterable[tuple[float, float, float]]) -> None:
+    """A triangle at the edge where an interval, given as (x, low, high), leaves the figure. Set the limits first."""
+    bottom, top = axes.get_ylim()
+    for x, low, high in intervals:
+        for beyond, edge, marker in ((high > top, top, "^"), (low < bottom, bottom, "v")):
+            if beyond:
+                axes.plot([x], [edge], marker=marker, markersize=4, linestyle="none", clip_on=False, zorder=4,
+                          color=ROLES["fg"].light)  # fmt: skip
 
 
 def ratio_ticks(values: Sequence[float], ends: Iterable[float], *, room: int) -> tuple[float, float, list[float]]:

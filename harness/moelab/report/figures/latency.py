@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from moelab.report.figures.axes import log_value_axis, token_axis
+from moelab.report.figures.axes import log_value_axis, mark_what_goes_on, token_axis
 from moelab.report.figures.canvas import Drawn, Handle, legend_above, new_figure
 from moelab.report.model import OURS, Cell, Measurement
 from moelab.report.palette import ROLES, backend_look, backend_order
@@ -72,9 +72,16 @@ def _draw(cells: Sequence[Cell], backends: Sequence[str]) -> Figure:
         axes.fill_between(x, y, [min(y) / 1e3] * len(y), color=ROLES["shade"].light, linewidth=0, zorder=0)
         handles.append(roof)
         labels.append("roofline bound")
-    times = [m.time.value * 1e3 for cell in cells for m in cell.measurements.values()]
-    axes.set_ylim(min([*times, *(bound for _, bound in bounds)]) / 1.5, max(times) * 1.4)
+    found = [(cell.case.tokens, m.time) for cell in cells for m in cell.measurements.values()]
+    intervals = [(tokens, time.low * 1e3, time.high * 1e3) for tokens, time in found if time.has_ends]
+    least = min([time.value * 1e3 for _, time in found] + [bound for _, bound in bounds])
+    most = max(time.value * 1e3 for _, time in found)
+    # An interval of many decades would flatten everything else.
+    low = max(least / 3, min([least / 1.3, *(end for _, end, _ in intervals)]))
+    high = min(most * 3, max([most * 1.2, *(end for _, _, end in intervals)]))
+    axes.set_ylim(low / 1.15, high * 1.15)
     log_value_axis(axes, "milliseconds per call")
+    mark_what_goes_on(axes, intervals)
     token_axis(axes, [cell.case.tokens for cell in cells])
     order = sorted(range(len(labels)), key=lambda i: (labels[i] == "roofline bound", backend_order(labels[i])))
     legend_above(figure, [handles[i] for i in order], [labels[i] for i in order])

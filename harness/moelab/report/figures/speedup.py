@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
-from moelab.report.figures.axes import named_places, ratio_axis
+from moelab.report.figures.axes import mark_what_goes_on, named_places, ratio_axis
 from moelab.report.figures.canvas import Drawn, Handle, legend_above, new_figure
 from moelab.report.model import OURS, Cell, Comparison, Interval
 from moelab.report.palette import ROLES, backend_look, backend_order
@@ -33,7 +33,7 @@ def speedup(name: str, title: str, footer: str, cells: Sequence[Cell]) -> Drawn 
     low, high = min(row[2] for row in good), max(row[2] for row in good)
     slower = sum(row[5] == "slower" for row in good)
     alt = (
-        f"Bars of {OURS}'s speedup with 95 % intervals against {', '.join(peers)} over the number of tokens: "
+        f"Bars of {OURS}'s speedup with its intervals against {', '.join(peers)} over the number of tokens: "
         f"from {ratio(low)} to {ratio(high)}; slower in {count(slower, 'comparison')} of {len(good)}."
     )
     columns = ("tokens", "against", "speedup", "low", "high", "verdict", "pairs", "minimum_detectable")
@@ -45,7 +45,7 @@ def _draw(cells: Sequence[Cell], peers: Sequence[str]) -> Figure:
     width = 0.82 / len(peers)
     handles: dict[str, Handle] = {}
     values: list[float] = []
-    ends: list[float] = []
+    intervals: list[tuple[float, float, float]] = []
     for index, peer in enumerate(peers):
         shift = (index - (len(peers) - 1) / 2) * width
         found = [(place + shift, c) for place, cell in enumerate(cells) if (c := _good(cell, peer))]
@@ -56,9 +56,10 @@ def _draw(cells: Sequence[Cell], peers: Sequence[str]) -> Figure:
                 look = backend_look(peer)
                 handles[f"vs {peer}"] = Patch(facecolor=look.light, hatch=look.hatch, linewidth=0)
                 values += [r.value for _, r in own]
-                ends += [end for _, r in own for end in (r.low, r.high)]
+                intervals += [(x, r.low, r.high) for x, r in own if r.has_ends]
     axes.axhline(1, color=ROLES["fg"].light, linewidth=1)
-    ratio_axis(axes, values, ends)
+    ratio_axis(axes, values, [end for _, low, high in intervals for end in (low, high)])
+    mark_what_goes_on(axes, intervals)
     named_places(axes, [str(cell.case.tokens) for cell in cells])
     axes.set_xlim(-0.6, len(cells) - 0.4)
     axes.grid(visible=False, axis="x")

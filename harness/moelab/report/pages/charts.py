@@ -17,6 +17,9 @@ from moelab.report.pages.context import group_name
 from moelab.report.pages.packing import packing_chart
 from moelab.report.provenance import footer
 from moelab.report.summary import Group
+from moelab.report.text import whole_percent
+
+_GOES_ON = "; a triangle at the edge: the interval goes on"
 
 
 def of_model(group: Group, workload: str) -> list[Cell]:
@@ -25,7 +28,7 @@ def of_model(group: Group, workload: str) -> list[Cell]:
 
 def speedup_chart(group: Group, workload: str) -> Drawn | None:
     cells = of_model(group, workload)
-    units = f"Time of the other / time of {OURS}, median over paired rounds; pale bars: same or undecided"
+    units = f"Time of the other / time of {OURS}, median over paired rounds; pale bars: same or undecided{_GOES_ON}"
     title = f"{workload}: speed of {OURS} against each backend"
     return speedup(group_name(group, "speedup", workload), title, footer(cells, units), cells)
 
@@ -37,7 +40,7 @@ def model_charts(group: Group, workload: str) -> list[Drawn | None]:
         latency(
             group_name(group, "latency", workload),
             f"{workload}: time of a call",
-            footer(cells, "Milliseconds per call, median; ringed: broken, not a result"),
+            footer(cells, f"Milliseconds per call, median; ringed: broken, not a result{_GOES_ON}"),
             cells,
         ),
         speedup_chart(group, workload),
@@ -56,7 +59,11 @@ def model_charts(group: Group, workload: str) -> list[Drawn | None]:
         phases(
             group_name(group, "phases", workload),
             f"{workload}: where the time of a call goes",
-            footer(cells, f"Share of one {OURS} call, waits included"),
+            footer(
+                cells,
+                f"Share of one {OURS} call, waits included; each phase is a median over the samples",
+                intervals="no intervals",
+            ),
             cells,
         ),
         packing_chart(group, workload),
@@ -80,7 +87,7 @@ def ratio_charts(group: Group, against: Sequence[str]) -> list[Drawn | None]:
 
 def control_chart(name: str, cells: Sequence[Cell]) -> Drawn | None:
     margin = cells[0].result.margin
-    units = f"Ratio of a backend to itself; shaded: the margin of {margin:.0%}"
+    units = f"Ratio of a backend to itself; shaded: the margin of {whole_percent(margin)}"
     return control(name, "A/A control: a backend against itself", footer(cells, units), cells, margin)
 
 

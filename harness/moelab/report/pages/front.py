@@ -51,7 +51,7 @@ def front_page(context: Context) -> Page:
     page.sections.append(claim_section(groups, newest(loaded)))
     page.sections.append(_missing(context))
     page.sections.append(compared(main))
-    page.sections.append(_reading())
+    page.sections.append(_reading(main))
     return page
 
 
@@ -179,18 +179,24 @@ def _missing(context: Context) -> Section:
     return section
 
 
-_READING = (
-    ("A cell is one model's MoE layer at one number of tokens. Its backends get the same inputs and are timed "
-    "interleaved, round by round, in several processes; outputs are checked against an fp64 reference."),
-    "A speedup is the other backend's time divided by ours, paired by round. Above 1 ours is faster.",
-    ("Faster and slower mean that the whole interval lies beyond the margin of 2 %, and the ratio farther than all "
-    "that the A/A control (a backend against itself) showed; same means inside the margin; all else is undecided."),
-    ("The roofline is the least time that the bytes and FLOPs of a call need at the rates measured beside its samples. "
-    "A result above it is a broken measurement: marked, and left out of every summary."),
-    ("Repeatable: each figure names its machine, revision and command; nox -s reproduce -- RESULT runs the command of "
-    "a result file again and says whether the two agree. Whether it is reproduced is for others to say."),
-)  # fmt: skip
-
-
-def _reading() -> Section:
-    return Section("How to read this", [Bullets(_READING)])
+def _reading(group: Group) -> Section:
+    margin = tables.margin(group.cells)
+    cell = (
+        "A cell is one model's MoE layer at one number of tokens. Its backends get the same inputs and are timed "
+        "interleaved, round by round, in several processes; outputs are checked against an fp64 reference."
+    )
+    speedup = "A speedup is the other backend's time divided by ours, paired by round. Above 1 ours is faster."
+    verdict = (
+        f"Faster and slower mean that the whole interval lies beyond the margin of {margin}, and the ratio farther "
+        "than all that the A/A control (a backend against itself) showed; same means inside the margin; all else is "
+        "undecided."
+    )
+    roofline = (
+        "The roofline is the least time that the bytes and FLOPs of a call need at the rates measured beside its "
+        "samples. A result above it is a broken measurement: marked, and left out of every summary."
+    )
+    repeat = (
+        "Repeatable: each figure names its machine, revision and command; nox -s reproduce -- RESULT runs the command "
+        "of a result file again and says whether the two agree. Whether it is reproduced is for others to say."
+    )
+    return Section("How to read this", [Bullets((cell, speedup, verdict, roofline, repeat))])

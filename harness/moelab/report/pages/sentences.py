@@ -6,8 +6,15 @@ import math
 from collections.abc import Sequence
 
 from moelab.report.model import OURS, Cell
+from moelab.report.pages.tables import level
 from moelab.report.summary import Group, Standing, baseline_of, models, standings
 from moelab.report.text import count, percent, ratio, ratio_interval, significant
+
+# For a reader who has not yet come to who was compared.
+SHORT = {
+    "torch_loop": "PyTorch's loop over experts",
+    "torch_grouped_mm": "PyTorch's grouped matrix product",
+}
 
 
 def sentences(groups: Sequence[Group]) -> list[str]:
@@ -35,11 +42,13 @@ def _headline(main: Group, rows: Sequence[Standing], baseline: str) -> str:
         return f"{place}, {count(len(main.cells), 'cell')} were timed, but {why}."
     names = models(main.cells)
     about = names[0] if len(names) == 1 else f"the MoE layers of {len(names)} models"
-    interval = f" (95 % interval {ratio_interval(row.mean.low, row.mean.high)})" if row.mean.has_ends else ""
+    interval = f" ({level(main.cells)} interval {_ends(row)})" if row.mean.has_ends else ""
+    what = f", {SHORT[row.against]}" if row.against in SHORT else ""
     unsure = " That decides nothing: the interval holds 1." if row.mean.low <= 1 <= row.mean.high else ""
     return (
-        f"{place}, {OURS} runs {about} at {ratio(row.mean.value)} the speed of {row.against}{interval}, the geometric "
-        f"mean of {count(row.cells, 'cell')} that range from {ratio(row.lowest)} to {ratio(row.highest)}.{unsure}"
+        f"{place}, {OURS} runs {about} at {ratio(row.mean.value)} the speed of {row.against}{what}{interval}: the "
+        f"geometric mean of {count(row.cells, 'cell')} (a model at a number of tokens), which range from "
+        f"{ratio(row.lowest)} to {ratio(row.highest)}.{unsure}"
     )
 
 
@@ -47,15 +56,27 @@ def _peers(rows: Sequence[Standing], baseline: str) -> str:
     if not rows:
         return ""
     total = sum(row.cells for row in rows)
-    words = [f"{sum(getattr(row, word) for row in rows)} {word}" for word in ("faster", "same", "undecided")]
-    slower = sum(row.slower for row in rows)
-    means = ", ".join(f"{row.against} {ratio(row.mean.value)}" for row in rows if row.against != baseline and row.cells)
-    others = f" (geometric means against the others: {means})" if means else ""
-    lost = f"{slower} slower, listed below" if slower else "none slower"
-    return (
-        f"Of {count(total, 'comparison')} with {count(len(rows), 'backend')} it is {', '.join(words)} "
-        f"and {lost}{others}."
+    faster, same, undecided, slower = (
+        sum(getattr(row, word) for row in rows) for word in ("faster", "same", "undecided", "slower")
     )
+    said = [f"faster in {faster or 'none'}"]
+    said += [f"the same in {same}"] if same else []
+    said += [f"undecided in {undecided}"] if undecided else []
+    lost = f"slower in {slower}, listed below" if slower else "slower in none"
+    others = [row for row in rows if row.against != baseline and row.cells]
+    means = ", ".join(
+        f"{ratio(row.mean.value)} over {row.against}" + (f" ({_ends(row)})" if row.mean.has_ends else "")
+        for row in others
+    )
+    tail = f"; geometric means: {means}" if means else ""
+    return (
+        f"Of {count(total, 'comparison')} with {count(len(rows), 'backend')}, {OURS} is {', '.join(said)} and "
+        f"{lost}{tail}."
+    )
+
+
+def _ends(row: Standing) -> str:
+    return ratio_interval(row.mean.low, row.mean.high)
 
 
 def _limits(cells: Sequence[Cell]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 
 from moelab.report.blocks import Link, Table, Value
@@ -11,7 +12,7 @@ from moelab.report.pages.context import machine_page, model_page
 from moelab.report.palette import backend_order
 from moelab.report.provenance import sample_size
 from moelab.report.summary import Group, comparisons, standings
-from moelab.report.text import count, milliseconds, percent, ratio, ratio_interval, significant
+from moelab.report.text import count, milliseconds, percent, ratio, ratio_interval, significant, whole_percent
 
 TONES = {"faster": "good", "slower": "bad", "broken": "bad", "undecided": "warn", "same": "muted"}
 
@@ -75,7 +76,7 @@ def ratio_rows(group: Group, caption: str) -> Table | None:
     columns = ("layer, tokens", f"{OURS} [ms]", *(f"vs {peer}" for peer in peers))
     return Table(
         caption, columns, rows, frozenset(range(1, len(columns))),
-        note=f"{sample_size(group.cells)}. {_LEGEND}{detectable(group.cells)}",
+        note=f"{sample_size(group.cells)}. {_legend(group.cells)}{detectable(group.cells)}",
     )  # fmt: skip
 
 
@@ -90,7 +91,21 @@ def detectable(cells: Sequence[Cell]) -> str:
     )
 
 
-_LEGEND = "Under each value its 95 % interval, then the verdict (margin 2 %, corrected for the number of cells)."
+def _legend(cells: Sequence[Cell]) -> str:
+    return (
+        f"Under each value its {level(cells)} interval, then the verdict (margin {margin(cells)}, corrected for the "
+        "number of cells)."
+    )
+
+
+def level(cells: Sequence[Cell]) -> str:
+    """The level of the intervals of these cells; all of them where runs differ."""
+    return " and ".join(dict.fromkeys(whole_percent(cell.result.level) for cell in cells))
+
+
+def margin(cells: Sequence[Cell]) -> str:
+    """The margin within which a ratio counts as the same; all of them where runs differ."""
+    return " and ".join(dict.fromkeys(whole_percent(cell.result.margin) for cell in cells))
 
 
 def time_value(m: Measurement) -> Value:
@@ -150,7 +165,7 @@ def times_table(cells: Sequence[Cell], caption: str) -> Table:
         row.append(Value(milliseconds(bound.bound_seconds), bound.limit if math.isfinite(bound.bound_seconds) else ""))
         rows.append(row)
     columns = ("tokens", *(f"{name} [ms]" for name in backends), "roofline bound [ms]")
-    note = f"Median; below it the 95 % interval and the percent of the roofline. {sample_size(cells)}."
+    note = f"Median; below it the {level(cells)} interval and the percent of the roofline. {sample_size(cells)}."
     return Table(caption, columns, rows, frozenset(range(1, len(columns))), note)
 
 
@@ -210,8 +225,13 @@ def missing_table(missing: Sequence[tuple[str, Missing]], caption: str) -> Table
 
 
 def _cases(cases: Sequence[str]) -> str:
-    distinct = list(dict.fromkeys(cases))
+    distinct = sorted(dict.fromkeys(cases), key=_by_number)
     return ", ".join(distinct[:3]) + (f" and {len(distinct) - 3} more" if len(distinct) > 3 else "")
+
+
+def _by_number(text: str) -> list[tuple[int, str]]:
+    """Sort key: t4 before t16."""
+    return [(int(part), "") if part.isdecimal() and len(part) < 19 else (-1, part) for part in re.split(r"(\d+)", text)]
 
 
 def machine_link(group: Group) -> Link:
