@@ -203,6 +203,36 @@ def test_the_point_comes_before_what_disturbed_it(small: Document, report: Calla
     assert "the rate varied by 9% to 47.5%, in 2 cells; swap was used" in text
 
 
+def test_level_and_margin_are_those_of_the_run(small: Document, report: Callable[..., ReportPaths]) -> None:
+    small["moelab"]["run"].update(level=0.9, margin=0.05)
+    folder = report(small, most_figures=60).html.parent
+    for page in pages(folder):
+        if page.path.name != "report.html":
+            assert "95 %" not in page.words, page.path
+            assert "2 %" not in re.findall(r"margin (?:of )?([\d.]+ %)", page.words), page.path
+    front = Page(folder / "index.html").words
+    assert "(90 % interval" in front
+    assert "beyond the margin of 5 %" in front
+
+
+def test_the_first_sentences_give_every_mean_its_interval(
+    document: Document, report: Callable[..., ReportPaths]
+) -> None:
+    text = report(document).markdown.read_text()
+    for peer in ("torch\\_grouped\\_mm", "vllm"):
+        (row,) = [line for line in text.split("## Speedup at a glance")[1].splitlines() if f"| {peer} |" in line]
+        mean, ends = re.findall(r"([\d.]+x) \(([\d.]+–[\d.]+)\)", row)[0]
+        assert f"{mean} over {peer} ({ends})" in text.split("\n## ")[0]
+
+
+def test_what_did_not_run_is_in_the_order_of_its_tokens(small: Document, report: Callable[..., ReportPaths]) -> None:
+    small["moelab"]["missing"] = [
+        {"backend": "sglang", "case": f"layer/t{tokens}", "kind": "unsuited", "reason": "no gelu"}
+        for tokens in (1024, 4, 16)
+    ]
+    assert "layer/t4, layer/t16, layer/t1024" in Page(report(small).html).words
+
+
 def test_the_worst_element_stands_beside_its_own_bound(small: Document, report: Callable[..., ReportPaths]) -> None:
     """The largest error of all may exceed the bound of the element that is nearest to its own."""
     for entry in small["benchmarks"]:
@@ -359,7 +389,10 @@ def test_every_figure_comes_with_picture_data_and_origin(whole: Path) -> None:
         root = ET.parse(picture).getroot()
         text = " ".join(node.text or "" for node in root.iter() if node.tag.endswith("}text"))
         once = picture.name.startswith("packing")  # done once in a process, too seldom for an interval
-        size = ("n = 3 processes", "least to the largest") if once else ("n = 18 samples per point from 3", "95 %")
+        size = ("n = 3 processes", "least to the largest") if once else ("n = 18 samples per point from 3", "95\u202f%")
+        if picture.name.startswith("phases"):
+            size = ("n = 18 samples per point from 3", "no intervals")
+            assert "bootstrap" not in text
         for origin in (*size, "Synthetic 0/0/0", "Revision: 000000000000", "Repeat: nox -s bench"):
             assert origin in text, f"{picture.name}: {origin}"
         assert root.find("{http://www.w3.org/2000/svg}desc") is not None

@@ -174,6 +174,25 @@ def test_text_of_plots_is_readable_on_a_phone(browser: Browser, site: Path) -> N
     assert min(heights) >= 8
 
 
+def test_tables_on_a_phone_keep_their_captions_in_sight_and_their_rows_low(browser: Browser, site: Path) -> None:
+    for path in html_files(site):
+        page = open_page(browser, path, "phone")
+        page.evaluate("document.querySelectorAll('.scroll').forEach(e => { e.scrollLeft = 40; })")
+        ends = page.evaluate(
+            "[...document.querySelectorAll('caption span')].map(e => e.getBoundingClientRect())"
+            ".map(b => [b.left, b.right])"
+        )
+        assert ends
+        assert min(left for left, _ in ends) >= 0, path.name
+        assert max(right for _, right in ends) <= WIDTHS["phone"][0], path.name
+        narrow = page.evaluate(
+            "[...document.querySelectorAll('td:not(.n)')].filter(e => e.textContent.length > 40 && e.clientWidth < 180)"
+            ".map(e => e.textContent)"
+        )
+        assert narrow == [], path.name
+        page.context.close()
+
+
 def test_dark_mode_turns_page_and_plots_dark(browser: Browser, site: Path) -> None:
     shade = "s => s.match(/[0-9]+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0)"
     light, dark = (open_page(browser, site / "index.html", color_scheme=mode) for mode in ("light", "dark"))

@@ -12,9 +12,12 @@ from types import FrameType
 from typing import Any
 
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import synthetic_result
 from moelab.report import ReportError, ReportPaths, write_report
+from moelab.report.figures import canvas
+from moelab.report.figures.axes import mark_what_goes_on
 from moelab.report.text import clean
 from synthetic_result import with_backends, with_tokens
 
@@ -73,6 +76,43 @@ def test_names_in_any_script_are_drawn(document: Document, report: Report) -> No
     assert kinds(paths) == USUAL
     picture = next((paths.html.parent / "figures").glob("latency-*.svg"))
     assert "千问3" in picture.read_text()
+
+
+@pytest.mark.parametrize("number", [1, 5, 9, 21, 48])
+@pytest.mark.parametrize("name", ["peer", "WWWWWWWWWWWWW", "W" * 200, "iiiiiiiiiiiiiiiiiiiiiiiiiiiiiiii"])
+def test_a_legend_has_its_room_and_no_more(number: int, name: str) -> None:
+    with canvas.style():
+        figure, (axes,) = canvas.new_figure(3)
+        lines = [axes.plot([0, 1], [0, place])[0] for place in range(number)]
+        canvas.legend_above(figure, lines, [f"{place}{name}" for place in range(number)])
+        canvas.set_title(figure, "A title")
+        FigureCanvasAgg(figure).draw()
+        (legend,), (title,) = figure.legends, figure.texts
+        box, plot = legend.get_window_extent(), axes.get_tightbbox()
+        assert plot is not None
+        assert box.x0 >= 0
+        assert box.x1 <= figure.bbox.x1
+        assert box.y1 <= title.get_window_extent().y0 + 0.03 * figure.dpi
+        assert 0 <= box.y0 - plot.y1 <= 0.15 * figure.dpi
+
+
+def test_intervals_that_leave_a_figure_are_marked_at_its_edge() -> None:
+    figure, (axes,) = canvas.new_figure(3)
+    axes.set_ylim(1, 2)
+    mark_what_goes_on(axes, [(0, 1.2, 1.5), (1, 0.5, 1.5), (2, 1.2, 9), (3, 0.1, 9)])
+    found = {(line.get_xdata()[0], line.get_ydata()[0], line.get_marker()) for line in axes.lines}
+    assert found == {(1, 1, "v"), (2, 2, "^"), (3, 2, "^"), (3, 1, "v")}
+    assert figure.axes == [axes]
+
+
+def test_names_of_cases_may_hold_colons(document: Document, report: Report) -> None:
+    document["moelab"]["cells"][0]["case"] = "my layer: odd/t1"
+    document["moelab"]["conditions"] = [
+        "my layer: odd/t1: the rate varied by 9%",
+        "the run was interrupted; measured before that: a/t1, a/t4",
+    ]
+    text = report(document, most_figures=0).markdown.read_text()
+    assert "json: the rate varied by 9%; the run was interrupted; measured before that: a/t1, a/t4\n" in text
 
 
 def test_ours_as_the_baseline(document: Document, report: Report) -> None:
