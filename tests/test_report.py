@@ -6,6 +6,7 @@ import copy
 import csv
 import itertools
 import json
+import math
 import os
 import random
 import re
@@ -523,7 +524,8 @@ def test_a_spreadsheet_runs_nothing_from_the_data(small: Document, report: Calla
             assert not [cell for cell in row if cell.startswith(("=", "@", "+"))]
 
 
-DAMAGE = (None, "text", "", -1, 0, 10**400, 1e308, [], {}, [None], True, {"value": []})
+DAMAGE = (None, "text", "", -1, 0, 10**400, 1e308, math.nan, math.inf, -math.inf, 5e-324, [], {}, [None], True,
+          {"value": []})  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -547,6 +549,22 @@ def test_damaged_files_make_a_report_or_a_clear_error(
         assert "result-0.json" in str(error)  # noqa: PT017
     else:
         assert Page(paths.html).text
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf, 10**400, -1.0, 0])
+def test_numbers_that_are_none_are_never_shown(
+    document: Document, report: Callable[..., ReportPaths], number: float
+) -> None:
+    """The same wrong number in every place that holds a float."""
+    for entry in document["benchmarks"][::2]:
+        for path in leaves(entry["extra_info"]):
+            if isinstance(get(entry["extra_info"], path), float):
+                put(entry["extra_info"], path, number)
+    folder = report(document, most_figures=60).html.parent
+    for page in pages(folder):
+        assert not re.search(r"\b(nan|inf|infinity)\b", page.words, re.IGNORECASE), page.path
+    for path in (folder / "data").iterdir():
+        assert not re.search(r"(^|,)-?(nan|inf)", path.read_text(), re.IGNORECASE | re.MULTILINE), path
 
 
 @pytest.mark.parametrize(

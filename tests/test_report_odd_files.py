@@ -102,7 +102,11 @@ def test_intervals_that_leave_a_figure_are_marked_at_its_edge() -> None:
     mark_what_goes_on(axes, [(0, 1.2, 1.5), (1, 0.5, 1.5), (2, 1.2, 9), (3, 0.1, 9)])
     found = {(line.get_xdata()[0], line.get_ydata()[0], line.get_marker()) for line in axes.lines}
     assert found == {(1, 1, "v"), (2, 2, "^"), (3, 2, "^"), (3, 1, "v")}
-    assert figure.axes == [axes]
+    (axes,) = figure.subplots(1, 1, squeeze=False)[0]
+    axes.set_xlim(1, 2)
+    mark_what_goes_on(axes, [(5, 1.2, 1.5), (6, 0.5, 9)], across=True)
+    found = {(line.get_xdata()[0], line.get_ydata()[0], line.get_marker()) for line in axes.lines}
+    assert found == {(1, 6, "<"), (2, 6, ">")}
 
 
 def test_names_of_cases_may_hold_colons(document: Document, report: Report) -> None:

@@ -8,6 +8,7 @@ from moelab.report.model import Cell, Result
 from moelab.report.text import count, whole_percent
 
 _MOST_RUNS = 2
+GOES_ON = "; a triangle at the edge: the interval goes on"
 
 
 def footer(cells: Sequence[Cell], units: str, *, intervals: str = "") -> str:

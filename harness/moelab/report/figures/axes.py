@@ -77,13 +77,17 @@ def ratio_axis(axes: Axes, values: Sequence[float], ends: Iterable[float]) -> No
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
 
 
-def mark_what_goes_on(axes: Axes, intervals: Iterable[tuple[float, float, float]]) -> None:
-    """A triangle at the edge where an interval, given as (x, low, high), leaves the figure. Set the limits first."""
-    bottom, top = axes.get_ylim()
-    for x, low, high in intervals:
-        for beyond, edge, marker in ((high > top, top, "^"), (low < bottom, bottom, "v")):
+def mark_what_goes_on(axes: Axes, intervals: Iterable[tuple[float, float, float]], *, across: bool = False) -> None:
+    """A triangle at the edge where an interval, given as (place, low, high), leaves the figure. Set the limits first.
+
+    `across`: the intervals are horizontal.
+    """
+    least, most = axes.get_xlim() if across else axes.get_ylim()
+    for place, low, high in intervals:
+        for beyond, edge, marker in ((high > most, most, "^>"), (low < least, least, "v<")):
             if beyond:
-                axes.plot([x], [edge], marker=marker, markersize=4, linestyle="none", clip_on=False, zorder=4,
+                x, y = (edge, place) if across else (place, edge)
+                axes.plot([x], [y], marker=marker[across], markersize=4, linestyle="none", clip_on=False, zorder=4,
                           color=ROLES["fg"].light)  # fmt: skip
 
 

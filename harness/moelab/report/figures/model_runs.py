@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from moelab.report.figures.axes import log_axis_across, ratio_ticks
+from moelab.report.figures.axes import log_axis_across, mark_what_goes_on, ratio_ticks
 from moelab.report.figures.canvas import WIDTH, Drawn, Handle, legend_above, new_figure
 from moelab.report.model import Interval
 from moelab.report.model_runs import RunCell, RunRatio
@@ -59,6 +59,7 @@ def rates(name: str, title: str, footer: str, cells: Sequence[RunCell]) -> Drawn
 def _draw_rates(cells: Sequence[RunCell], engines: Sequence[str]) -> Figure:
     figure, axes = _rows_of(cells, tall=0.1 + 0.13 * len(engines))
     handles: dict[str, Handle] = {}
+    intervals: list[tuple[float, float, float]] = []
     step = 0.8 / max(1, len(engines))
     for place, cell in enumerate(cells):
         for index, engine in enumerate(engines):
@@ -66,7 +67,9 @@ def _draw_rates(cells: Sequence[RunCell], engines: Sequence[str]) -> Figure:
                 y = place + (index - (len(engines) - 1) / 2) * step
                 mark = _mark(axes, run.rate, y, engine, hollow=cell.extrapolated)
                 handles.setdefault(engine, mark)
+                intervals += [(y, run.rate.low, run.rate.high)] if run.rate.has_ends else []
     log_axis_across(axes, [run.rate.value for cell in cells for run in cell.engines.values()], "tokens per second")
+    mark_what_goes_on(axes, intervals, across=True)
     legend_above(figure, list(handles.values()), list(handles))
     return figure
 
@@ -105,12 +108,13 @@ def _predicted(found: RunRatio) -> tuple[float, float, float]:
 def _draw_speeds(met: Sequence[tuple[RunCell, RunRatio]], engine: str) -> Figure:
     figure, axes = _rows_of([cell for cell, _ in met], tall=0.3)
     handles: dict[str, Handle] = {}
-    values, ends = [], []
+    values: list[float] = []
+    intervals: list[tuple[float, float, float]] = []
     for place, (cell, found) in enumerate(met):
         named = _FITTED if cell.extrapolated else "measured"
         handles.setdefault(named, _mark(axes, found.ratio, place - 0.13, engine, hollow=cell.extrapolated))
         values.append(found.ratio.value)
-        ends += [found.ratio.low, found.ratio.high]
+        intervals += [(place - 0.13, found.ratio.low, found.ratio.high)] if found.ratio.has_ends else []
         if found.explanation and math.isfinite(found.explanation.predicted.value):
             p = found.explanation.predicted
             (mark,) = axes.plot([p.value], [place + 0.2], marker="d", markersize=4.5, linestyle="none",
@@ -118,13 +122,15 @@ def _draw_speeds(met: Sequence[tuple[RunCell, RunRatio]], engine: str) -> Figure
             _interval(axes, p, place + 0.2, ROLES["muted"].light)
             handles.setdefault(_PREDICTED, mark)
             values.append(p.value)
+            intervals += [(place + 0.2, p.low, p.high)] if p.has_ends else []
     axes.axvline(1, color=ROLES["fg"].light, linewidth=1)
-    low, high, ticks = ratio_ticks(values, ends, room=9)
+    low, high, ticks = ratio_ticks(values, [end for _, *ends in intervals for end in ends], room=9)
     axes.set_xscale("log", base=2)
     axes.set_xlim(low, high)
     axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+    mark_what_goes_on(axes, intervals, across=True)
     axes.set_xlabel("speed over the baseline (right of 1: faster)")
     shown = [name for name in ("measured", _FITTED, _PREDICTED) if name in handles]
     legend_above(figure, [handles[name] for name in shown], shown)

@@ -15,11 +15,9 @@ from moelab.report.figures.speedup import speedup
 from moelab.report.model import OURS, Cell
 from moelab.report.pages.context import group_name
 from moelab.report.pages.packing import packing_chart
-from moelab.report.provenance import footer
+from moelab.report.provenance import GOES_ON, footer
 from moelab.report.summary import Group
 from moelab.report.text import whole_percent
-
-_GOES_ON = "; a triangle at the edge: the interval goes on"
 
 
 def of_model(group: Group, workload: str) -> list[Cell]:
@@ -28,7 +26,7 @@ def of_model(group: Group, workload: str) -> list[Cell]:
 
 def speedup_chart(group: Group, workload: str) -> Drawn | None:
     cells = of_model(group, workload)
-    units = f"Time of the other / time of {OURS}, median over paired rounds; pale bars: same or undecided{_GOES_ON}"
+    units = f"Time of the other / time of {OURS}, median over paired rounds; pale bars: same or undecided{GOES_ON}"
     title = f"{workload}: speed of {OURS} against each backend"
     return speedup(group_name(group, "speedup", workload), title, footer(cells, units), cells)
 
@@ -40,7 +38,7 @@ def model_charts(group: Group, workload: str) -> list[Drawn | None]:
         latency(
             group_name(group, "latency", workload),
             f"{workload}: time of a call",
-            footer(cells, f"Milliseconds per call, median; ringed: broken, not a result{_GOES_ON}"),
+            footer(cells, f"Milliseconds per call, median; ringed: broken, not a result{GOES_ON}"),
             cells,
         ),
         speedup_chart(group, workload),

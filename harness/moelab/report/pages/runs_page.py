@@ -13,7 +13,7 @@ from moelab.report.model_runs import ModelRuns, RunCell, RunRatio
 from moelab.report.pages import runs_tables as tables
 from moelab.report.pages.claim import claim_section
 from moelab.report.pages.context import Context, machine_page
-from moelab.report.provenance import origin
+from moelab.report.provenance import GOES_ON, origin
 from moelab.report.text import count, ratio, ratio_interval, slug
 
 PAGE = "from-layer-to-model"
@@ -186,7 +186,7 @@ def _charts(run: ModelRuns, model: str, cells: list[RunCell]) -> list[Drawn | No
         figures.speeds(
             name("speed", engine, baseline),
             f"{model}: speed of {engine} over {baseline}",
-            footer("Time of the baseline / time of the engine, median over paired runs; NL: N layers"),
+            footer(f"Time of the baseline / time of the engine, median over paired runs; NL: N layers{GOES_ON}"),
             cells,
             engine,
             baseline,
@@ -198,7 +198,9 @@ def _charts(run: ModelRuns, model: str, cells: list[RunCell]) -> list[Drawn | No
         figures.experts_share(
             name("share"), f"{model}: time in the experts", footer("Median time; share from timed runs"), cells
         ),
-        figures.rates(name("rates"), f"{model}: tokens per second", footer("Tokens per second, median"), cells),
+        figures.rates(
+            name("rates"), f"{model}: tokens per second", footer(f"Tokens per second, median{GOES_ON}"), cells
+        ),
     ]
 
 
