@@ -228,7 +228,7 @@ def test_routing_of_a_model_without_experts():
 @pytest.mark.parametrize(
     ("present", "message"),
     [
-        ({"torch": "2.13.0"}, "transformers is not installed; pip install 'moelab\\[transformers\\]'"),
+        ({"torch": "2.13.0"}, "transformers is not installed; in moelab's repository: python ci/install_torch.py; pip"),
         ({"transformers": "5.24.0"}, "torch is not installed"),
         ({"torch": "2.13.0", "transformers": "4.57.1"}, "transformers 4.57.1 is installed, 5.24 or newer is needed"),
     ],

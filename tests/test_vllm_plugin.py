@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 
-from moelab_kernels.vllm import register
+from moelab_kernels.vllm import INSTALL, register
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 def test_entry_point():
@@ -37,8 +41,14 @@ def test_off(monkeypatch: pytest.MonkeyPatch, value: str | None):
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vLLM is installed")
 def test_asked_for_without_vllm(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("MOELAB_VLLM", "1")
-    with pytest.raises(ImportError, match=r"^MOELAB_VLLM=1, but vLLM is not installed; pip install 'moelab\[vllm\]'$"):
+    said = f"MOELAB_VLLM=1, but vLLM is not installed; {INSTALL}"
+    with pytest.raises(ImportError, match=f"^{re.escape(said)}$"):
         register()
+
+
+def test_the_readme_installs_it_as_the_sentence_says():
+    section = (ROOT / "README.md").read_text().split("### Use it in vLLM")[1]
+    assert section.split("```sh\n")[1].startswith(INSTALL.removeprefix("in moelab's repository: ") + "\n")
 
 
 def test_a_value_that_is_neither(monkeypatch: pytest.MonkeyPatch):

@@ -17,7 +17,7 @@ def main() -> int:
             raise
         print(
             f"moelab: the package {package} is not installed: the kernels do without, the laboratory does not; "
-            "pip install 'moelab[bench,bf16]'",
+            "in moelab's repository: pip install '.[bench,bf16]'",
             file=sys.stderr,
         )
         return 1

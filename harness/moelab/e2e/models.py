@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 UNPACKED = "mxfp4"
 """The quantisation that transformers turns into BF16 while it loads: that of gpt-oss."""
-NEEDED = "transformers 5.24 or newer; pip install 'moelab[transformers]'"
+NEEDED = "transformers 5.24 or newer; in moelab's repository: pip install '.[transformers]'"
 
 
 @dataclass(frozen=True)

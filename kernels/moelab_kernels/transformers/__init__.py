@@ -3,7 +3,7 @@
     moelab_kernels.transformers.register()
     model = AutoModelForCausalLM.from_pretrained(name, dtype=torch.bfloat16, experts_implementation="moelab")
 
-Needs torch and transformers 5.24 or newer: `pip install moelab[transformers]`.
+Needs torch and transformers 5.24 or newer: `pip install '.[transformers]'` in moelab's repository.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def register(*, release: bool = False) -> None:
 
 
 def _check_versions() -> None:
-    advice = "pip install 'moelab[transformers]'"
+    advice = "in moelab's repository: python ci/install_torch.py; pip install '.[transformers]'"
     for name in ("torch", "transformers"):
         try:
             found = version(name)

