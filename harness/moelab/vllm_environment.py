@@ -40,7 +40,8 @@ def missing() -> str | None:
     """Why the environment cannot be used as it is; None if it can."""
     stamp = folder() / _STAMP
     if not stamp.exists() or stamp.read_text() != _fingerprint():
-        return f"vLLM is not in {folder()}: run `python -m moelab.vllm_environment`"
+        # No path: the sentence is part of results, which are published.
+        return "vLLM's environment is not there; `python -m moelab.vllm_environment` makes it"
     return None
 
 
