@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from importlib import metadata
 from pathlib import Path
@@ -17,11 +18,15 @@ import mxfp4_checkpoint
 from moelab.cli import main
 from moelab.e2e import command, models, text
 from moelab.e2e.engines import ENGINES, Entry
+from moelab.e2e.plan import Plan
+from moelab.e2e.run import Run, VariantRun
+from moelab.progress import Progress
 from moelab_models import QWEN
 from tiny_models import tiny_models
 
 SCHEMAS = Path(__file__).resolve().parent.parent / "reports/schema"
 SMALL = ["--prefill", "8", "--decode", "2", "--rounds", "2", "--processes", "1", "--threads", "1", "--budget", "1"]
+MXFP4 = ["--prefill", "8", "--decode", "", "--no-mixed", "--engine", "eager,moelab", *SMALL[4:]]
 
 
 def validate(document: dict[str, Any]) -> None:
@@ -79,12 +84,64 @@ def test_the_engines_are_what_they_say_and_right(measured: dict[str, Any]) -> No
 def test_a_checkpoint_in_mxfp4_is_unpacked(tmp_path: Path) -> None:
     """gpt-oss as it is published."""
     mxfp4_checkpoint.save(tmp_path / "quantised")
-    options = ["--prefill", "8", "--decode", "", "--no-mixed", "--engine", "eager,moelab", *SMALL[4:]]
-    assert main(["e2e", "--model", str(tmp_path / "quantised"), *options, "--out", str(tmp_path / "out")]) == 0
+    assert main(["e2e", "--model", str(tmp_path / "quantised"), *MXFP4, "--out", str(tmp_path / "out")]) == 0
     found = json.loads((tmp_path / "out" / "e2e.json").read_text())
     validate(found)
     assert found["models"][0]["source"] == "checkpoint, its MXFP4 unpacked to BF16"
     assert all(engine["check"]["passed"] for engine in found["variants"][0]["engines"].values())
+
+
+@pytest.fixture
+def reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """moelab as an engine that loads checkpoints only, as vLLM does."""
+    entry = dataclasses.replace(ENGINES["moelab"], checkpoint=True)
+    monkeypatch.setitem(ENGINES, "moelab", entry)
+
+
+def test_an_engine_that_reads_checkpoints_gets_one(
+    reader: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random weights and unpacked MXFP4 take this way to vLLM: what it reads passes the check of values."""
+    mxfp4_checkpoint.save(tmp_path / "quantised")
+    saved = []
+    save = Run._save
+    monkeypatch.setattr(Run, "_save", lambda self, engine, run: (save(self, engine, run), saved.append(run.facts)))
+    assert main(["e2e", "--model", str(tmp_path / "quantised"), *MXFP4, "--out", str(tmp_path / "out")]) == 0
+    found = json.loads((tmp_path / "out" / "e2e.json").read_text())
+    assert len(saved) == 1
+    assert {name for cell in found["cells"] for name in cell["engines"]} == {"eager", "moelab"}
+
+
+def test_a_full_disk_leaves_those_engines_out(reader: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mxfp4_checkpoint.save(tmp_path / "quantised")
+    monkeypatch.setattr(Run, "_free_bytes", lambda self: 300_000_000)
+    assert main(["e2e", "--model", str(tmp_path / "quantised"), *MXFP4, "--out", str(tmp_path / "out")]) == 0
+    found = json.loads((tmp_path / "out" / "e2e.json").read_text())
+    validate(found)
+    assert [set(cell["engines"]) for cell in found["cells"]] == [{"eager"}]
+    (missing,) = found["missing"]
+    assert (missing["engine"], missing["variant"], missing["kind"]) == ("moelab", "quantised", "skipped")
+    assert missing["reason"].startswith("it loads checkpoints only, and writing this one needs 0.5 GB of disk; 0.3 GB")
+    assert str(tmp_path) not in json.dumps(found)
+
+
+def test_saved_models_give_way_to_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk holds one of them."""
+    run = Run(Plan(), tmp_path, Progress(budget=1.0))
+    first, second = (
+        VariantRun(models.Variant("qwen3-30b-a3b", depth), {"bytes": depth * 10**9, "unpacked": False})
+        for depth in (1, 2)
+    )
+    run.outcome.runs += [first, second]
+    run._checkpoint(first).mkdir()
+    free = {True: 2 * 10**9, False: 3 * 10**9}  # with the first on disk, and without
+    monkeypatch.setattr(Run, "_free_bytes", lambda self: free[self._checkpoint(first).exists()])
+    monkeypatch.setitem(ENGINES, "vllm", dataclasses.replace(ENGINES["vllm"], missing=lambda: None))
+    assert run._has_to_save(second, ["eager", "vllm"])
+    assert not run._checkpoint(first).exists()
+    assert run._has_to_save(first, ["vllm"])  # anew
+    assert not run._has_to_save(first, ["eager"])
+    assert run.outcome.missing == []
 
 
 def test_what_is_printed_names_speed_ratio_and_memory() -> None:

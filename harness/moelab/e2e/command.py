@@ -26,6 +26,7 @@ from moelab.progress import Progress
 
 WRONG, USAGE = 1, 2
 _OLDEST = (5, 24)
+_ENGINES = f"of {', '.join(ENGINES)}; default {','.join(Plan.engines)}"
 
 
 # option -> field of the plan, keywords of add_argument
@@ -39,7 +40,7 @@ OPTIONS: dict[str, tuple[str, dict[str, Any]]] = {
             "the three",
         },
     ),
-    "engine": ("engines", {"type": names, "metavar": "NAME,…", "help": f"of {', '.join(ENGINES)}; default all"}),
+    "engine": ("engines", {"type": names, "metavar": "NAME,…", "help": _ENGINES}),
     "layers": ("layers", {"type": numbers, "metavar": "N,…", "help": "depths that models are cut to; default 2,4"}),
     "prefill": ("prefill", {"type": numbers, "metavar": "N,…", "help": "tokens of a prompt; default 512,2048"}),
     "decode": ("decode", {"type": numbers, "metavar": "N,…", "help": "sequences decoded at once; default 1,8,32"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,6 +30,8 @@ _CHECKED = (3, 24, 9)
 """Prompts, tokens of each, and tokens that follow the last one by one."""
 _PROCESS_BYTES = 700_000_000
 """A process with torch and transformers, beside the model."""
+_DISK_BYTES = 500_000_000
+"""Left free on the disk beside a saved model."""
 
 
 @dataclass(frozen=True)
@@ -149,7 +152,8 @@ class Run:
         self.progress.step(f"{number} {run.variant.name}: {', '.join(names)}, {run.residency}")
         self.monitor.start()
         try:
-            self._make_reference(run)
+            self._make_reference(run, names)
+            names = [n for n in names if not self._given_up(n, run)]  # for what no disk had room
             if run.residency == "together":
                 self._measure(process, run, names, deadline, None)
             else:
@@ -281,20 +285,60 @@ class Run:
             return str(kept.check["failure"])
         return None
 
-    def _make_reference(self, run: VariantRun) -> None:
-        """The reference's outputs for all engines' checks, by a process of its own that ends before others start."""
-        if self._reference(run).exists():
+    def _make_reference(self, run: VariantRun, names: list[str]) -> None:
+        """The reference's outputs for all engines' checks, by a process of its own that ends before others start.
+
+        It also writes the model where one of `names` loads checkpoints only.
+        """
+        saves = self._has_to_save(run, names)
+        if self._reference(run).exists() and not saves:
             return
         with self._start(REFERENCE) as engine:
             engine.ask("start", module=ENGINES[REFERENCE].module, name=REFERENCE)
             engine.ask("load", variant=run.variant.as_json(), most_tokens=64, most_sequences=1)
-            prompts, continuation = self._checked_tokens(run)
-            out = str(self._reference(run))
-            answer = engine.ask("reference_logits", prompts=prompts, continuation=continuation, out=out)
-            run.facts["noise"] = answer["noise"]
-            if _has_to_be_saved(run) and any(ENGINES[name].checkpoint for name in self.plan.engines):
-                engine.ask("save", folder=str(self._checkpoint(run)))
+            if not self._reference(run).exists():
+                prompts, continuation = self._checked_tokens(run)
+                out = str(self._reference(run))
+                answer = engine.ask("reference_logits", prompts=prompts, continuation=continuation, out=out)
+                run.facts["noise"] = answer["noise"]
+            if saves:
+                self._save(engine, run)
             self.monitor.retire(engine.pid)
+
+    def _has_to_save(self, run: VariantRun, names: list[str]) -> bool:
+        """Whether the model has to be written for one of `names`, and can be; where it cannot, they are given up."""
+        readers = [n for n in names if ENGINES[n].checkpoint and ENGINES[n].missing() is None]
+        if not readers or not _has_to_be_saved(run) or self._checkpoint(run).exists():
+            return False
+        reason = self._no_room_on_disk(run)
+        for name in readers if reason else ():
+            self._miss(name, run, "skipped", str(reason))
+        return reason is None
+
+    def _no_room_on_disk(self, run: VariantRun) -> str | None:
+        """Why the model cannot be saved; other models' files, which can be written again, give way to it."""
+        needed = int(run.facts["bytes"] * 1.01) + _DISK_BYTES
+        for other in self.outcome.runs:
+            if self._free_bytes() < needed:
+                shutil.rmtree(self._checkpoint(other), ignore_errors=True)
+        free = self._free_bytes()
+        if free >= needed:
+            return None
+        return (
+            f"it loads checkpoints only, and writing this one needs {needed / 1e9:.1f} GB of disk; {free / 1e9:.1f} GB "
+            "are free in the folder for temporary files (the variable TMPDIR names another)"
+        )
+
+    def _free_bytes(self) -> int:
+        return shutil.disk_usage(self.scratch).free
+
+    def _save(self, engine: EngineProcess, run: VariantRun) -> None:
+        self.progress.tick(f"{run.variant.name}: {run.facts['bytes'] / 1e9:.1f} GB are written for other engines")
+        try:
+            engine.ask("save", folder=str(self._checkpoint(run)))
+        except (WorkerError, WorkerDiedError):  # the next process shall not find half of it
+            shutil.rmtree(self._checkpoint(run), ignore_errors=True)
+            raise
 
     def _check(self, engine: EngineProcess, run: VariantRun) -> Json:
         prompts, continuation = self._checked_tokens(run)
