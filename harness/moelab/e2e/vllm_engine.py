@@ -31,6 +31,7 @@ class Engine:
         import vllm
 
         self.name = name
+        self.threads = threads
         self.version = str(vllm.__version__)
         self.isa: str | None = None
         if name == "vllm+moelab":
@@ -61,6 +62,10 @@ class Engine:
             async_scheduling=False,
             max_logprobs=TOP,
         )
+        import torch
+
+        if torch.get_num_threads() != self.threads:  # vLLM has ideas of its own; the others run with this number
+            raise RuntimeError(f"vLLM runs {torch.get_num_threads()} threads, not {self.threads}")
         self._experts = self.llm.apply_model(_routed_experts)[0]
         if not self._experts:
             raise RuntimeError(f"{variant.name}: vLLM has no RoutedExperts in this model")
