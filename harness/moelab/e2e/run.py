@@ -378,11 +378,8 @@ class Run:
         return [items[i] for i in self.rng.permutation(len(items))]
 
     def _given_up(self, name: str, run: VariantRun) -> bool:
-        """What failed once is not tried again in the next process."""
-        return any(
-            m.engine == name and m.variant in (None, run.variant.name) and m.kind in ("failed", "unavailable")
-            for m in self.outcome.missing
-        )
+        """What failed once, or had no room, is not tried again in the next process."""
+        return any(m.engine == name and m.variant in (None, run.variant.name) for m in self.outcome.missing)
 
     def _miss(
         self, engine: str | None, run: VariantRun | None, kind: str, reason: str, cell: str | None = None
