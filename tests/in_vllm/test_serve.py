@@ -1,4 +1,4 @@
-"""`vllm serve` as the README has it: one completion over HTTP, on our experts."""
+"""vLLM's server as the README starts it: one completion over HTTP, on our experts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from transformers import PreTrainedTokenizerFast
 
 from moelab_kernels import isas
 
+ROOT = Path(__file__).resolve().parents[2]
 NEW_TOKENS = 4
 # Beside the README's line: a port of the loopback, and what makes a small machine start in seconds.
 OPTIONS = ("--enforce-eager", "--max-model-len", "64", "--kv-cache-memory-bytes", str(64 << 20), "--max-num-seqs", "2")
@@ -40,6 +41,15 @@ def save_tokenizer(folder: Path) -> None:
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
 
 
+def readme_words() -> list[str]:
+    """The README's command between `python` and the model."""
+    section = (ROOT / "README.md").read_text().split("### Use it in vLLM")[1].split("```sh\n")[1]
+    line = next(line for line in section.splitlines() if line.startswith("MOELAB_VLLM=1 "))
+    variable, python, *words, _ = line.split()
+    assert (variable, python) == ("MOELAB_VLLM=1", "python")
+    return words
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -50,7 +60,7 @@ def free_port() -> int:
 def serving(folder: Path, log: Path, **variables: str) -> Iterator[str]:
     """Address of a server that is ready; it and its workers have ended afterwards."""
     port = free_port()
-    command = [str(Path(sys.executable).with_name("vllm")), "serve", str(folder), "--host", "127.0.0.1"]
+    command = [sys.executable, *readme_words(), str(folder), "--host", "127.0.0.1"]
     with log.open("wb") as output:
         server = subprocess.Popen(
             [*command, "--port", str(port), *OPTIONS],
@@ -64,12 +74,14 @@ def serving(folder: Path, log: Path, **variables: str) -> Iterator[str]:
         wait_for(f"{address}/health", server, log)
         yield address
     finally:
-        os.killpg(server.pid, signal.SIGTERM)
+        server.terminate()  # nothing where it has ended already
         try:
             server.wait(30)
         except subprocess.TimeoutExpired:
-            os.killpg(server.pid, signal.SIGKILL)
+            server.kill()
             server.wait()
+        with suppress(ProcessLookupError):  # of workers that outlive it
+            os.killpg(server.pid, signal.SIGKILL)
 
 
 def wait_for(address: str, server: subprocess.Popen[bytes], log: Path) -> None:

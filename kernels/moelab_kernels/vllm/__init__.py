@@ -1,6 +1,6 @@
 """moelab's kernels inside vLLM: a general plugin that vLLM loads in all of its processes.
 
-    MOELAB_VLLM=1 vllm serve MODEL
+    MOELAB_VLLM=1 python -m vllm.entrypoints.openai.api_server --model MODEL
 
 Off unless the environment variable asks for it. Needs vLLM 0.32 built for CPUs: the extra `vllm` of the
 project, see `INSTALL`.
