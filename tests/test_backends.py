@@ -224,17 +224,17 @@ def test_a_library_without_sglangs_kernels_is_named(monkeypatch: pytest.MonkeyPa
     """vLLM's library for CPUs without AVX-512 loads and has its own kernel, not sglang's."""
     torch = pytest.importorskip("torch")
     monkeypatch.setattr("moelab.backends.environments.missing", lambda _: None)
-    for module in ("moelab.backends.vllm", "moelab.backends.sglang"):
-        monkeypatch.setattr(f"{module}.load_vllm", lambda: None)
+    monkeypatch.setattr("moelab.backends.vllm.load_vllm", lambda: None)
     monkeypatch.setattr("torch.cpu._is_avx512_supported", lambda: False)
     monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: False)
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
-    monkeypatch.setattr(torch.ops, "_C", SimpleNamespace(cpu_fused_moe=None))
+    monkeypatch.setattr(torch.ops, "_C", SimpleNamespace(prepack_moe_weight=None, cpu_fused_moe=None))
     assert backends.create("vllm").unavailable() is None
     reason = str(backends.create("sglang").unavailable())
     assert reason == "vLLM's library for this CPU, _C_AVX2.abi3.so, is built without sglang's kernels"
     monkeypatch.setattr(torch.ops, "_C", SimpleNamespace(convert_weight_packed=None, fused_experts_cpu=None))
     assert backends.create("sglang").unavailable() is None
+    assert backends.create("vllm").unavailable() == reason.replace("sglang", "vllm")
 
 
 def test_a_machine_without_a_wheel_is_named(monkeypatch: pytest.MonkeyPatch):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from moelab.backends import amx
 from moelab.backends.base import Facts
 from moelab.backends.torch_common import bf16_tensor, bias_tensor, no_skipped_slots, rows_ordered, torch_inputs
-from moelab.backends.vllm import VllmExtension, extension_path, load_vllm
+from moelab.backends.vllm import VllmExtension, load_vllm
 from moelab.rounding import Rounding
 from moelab.weights import Weights
 from moelab.workloads import SWIGLUOAI_ALPHA, SWIGLUOAI_LIMIT, Case, Inputs, Layer
@@ -23,18 +23,9 @@ class Sglang(VllmExtension):
     """torch.ops._C.fused_experts_cpu on weights packed by convert_weight_packed."""
 
     name = "sglang"
+    operators = ("convert_weight_packed", "fused_experts_cpu")
     # Each expert's weighted output is stored as BF16 before the sum over the slots.
     rounding = Rounding(expert="weighted")
-
-    def unavailable(self) -> str | None:
-        missing = super().unavailable()
-        if missing:
-            return missing
-        import torch
-
-        if not all(hasattr(torch.ops._C, name) for name in ("convert_weight_packed", "fused_experts_cpu")):
-            return f"vLLM's library for this CPU, {extension_path().name}, is built without sglang's kernels"
-        return None
 
     def unsuited(self, case: Case) -> str | None:
         layer = case.layer

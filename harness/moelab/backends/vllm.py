@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 
 class VllmExtension(TorchBackend):
-    """A backend whose kernels lie in vLLM's CPU extension."""
+    """A backend whose kernels lie in vLLM's CPU extension: the library for this CPU may be built without them."""
 
     environment = "vllm"
+    operators: tuple[str, ...]
 
     def unavailable(self) -> str | None:
         missing = environments.missing("vllm") or super().unavailable()
@@ -40,6 +41,10 @@ class VllmExtension(TorchBackend):
             load_vllm()
         except RuntimeError as error:
             return str(error)
+        import torch
+
+        if not all(hasattr(torch.ops._C, operator) for operator in self.operators):
+            return f"vLLM's library for this CPU, {extension_path().name}, is built without {self.name}'s kernels"
         return None
 
     def unsuited(self, case: Case) -> str | None:
@@ -62,6 +67,7 @@ class Vllm(VllmExtension):
     """torch.ops._C.cpu_fused_moe on weights packed by prepack_moe_weight."""
 
     name = "vllm"
+    operators = ("prepack_moe_weight", "cpu_fused_moe")
     rounding = FUSED
 
     def prepare(self, weights: Weights, layer: Layer, threads: int) -> None:
