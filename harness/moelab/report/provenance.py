@@ -23,8 +23,7 @@ def origin(results: Sequence[Result], units: str, samples: str, settings: Sequen
     `intervals`: what the lines around a point are, where they are no bootstrap intervals, or that there are none.
     """
     machines = list(dict.fromkeys(f"{r.machine.name} ({r.machine.part}), {r.machine.cpus} CPUs" for r in results))
-    level = whole_percent(results[0].level if results else 0.95)
-    bootstrap = f"intervals: {level} bootstrap over processes and rounds"
+    bootstrap = f"intervals: {level(results) or whole_percent(0.95)} bootstrap over processes and rounds"
     lines = [
         f"{_loud(results)}{units}. {samples}; {intervals or bootstrap}.",
         f"Machine: {_some(machines)}; {_some(settings)}.",
@@ -36,6 +35,16 @@ def origin(results: Sequence[Result], units: str, samples: str, settings: Sequen
     if commands:
         lines.append(f"Repeat: {_some(commands)}")
     return "\n".join(lines)
+
+
+def level(results: Sequence[Result]) -> str:
+    """The level of the intervals of these runs; all of them where runs differ."""
+    return " and ".join(dict.fromkeys(whole_percent(result.level) for result in results))
+
+
+def margin(results: Sequence[Result]) -> str:
+    """The margin within which a ratio of these runs counts as the same; all of them where runs differ."""
+    return " and ".join(dict.fromkeys(whole_percent(result.margin) for result in results))
 
 
 def sample_size(cells: Sequence[Cell]) -> str:

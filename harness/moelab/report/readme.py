@@ -21,6 +21,7 @@ from moelab.report.model import OURS, Cell
 from moelab.report.pages import tables
 from moelab.report.pages.charts import ratio_charts
 from moelab.report.pages.sentences import sentences
+from moelab.report.provenance import level, runs
 from moelab.report.summary import Group, baseline_of, comparisons, groups, models, standings
 from moelab.report.text import count, ratio
 
@@ -114,10 +115,10 @@ def _results(made: Sequence[Group]) -> str:
     lost = [cell for group in made for cell, c in comparisons(group.cells) if c.verdict == "slower"]
     if block := tables.losses([cell for group in made for cell in group.cells]):
         lines += [f"Slower than a peer in {count(len(lost), 'comparison')}:", "", table(block), ""]
-    runs = {cell.result.digest: cell.result for group in made for cell in group.cells}
-    newest = max(runs.values(), key=lambda run: (run.started, run.digest))
+    found = runs([cell for group in made for cell in group.cells])
+    newest = found[0]
     about = (
-        f"Ratios are medians of paired rounds, means are geometric, intervals are {tables.level(made[0].cells)}; "
+        f"Ratios are medians of paired rounds, means are geometric, intervals are {level(found)}; "
         f"{escape(baseline)} is the baseline of the run. Result files and the commands that repeat them: "
         f"[{INDEX}]({INDEX}). The newest: {code(newest.command)}, revision {escape(newest.revision_label)}."
     )

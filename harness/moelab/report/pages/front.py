@@ -14,7 +14,7 @@ from moelab.report.pages.context import Context, machine_page, model_page
 from moelab.report.pages.packing import packing_section
 from moelab.report.pages.runs_page import brief, newest
 from moelab.report.pages.sentences import sentences
-from moelab.report.provenance import runs
+from moelab.report.provenance import margin, runs
 from moelab.report.summary import Group, baseline_of, models, standings
 from moelab.report.text import count, ratio, ratio_interval
 
@@ -180,16 +180,15 @@ def _missing(context: Context) -> Section:
 
 
 def _reading(group: Group) -> Section:
-    margin = tables.margin(group.cells)
     cell = (
         "A cell is one model's MoE layer at one number of tokens. Its backends get the same inputs and are timed "
         "interleaved, round by round, in several processes; outputs are checked against an fp64 reference."
     )
     speedup = "A speedup is the other backend's time divided by ours, paired by round. Above 1 ours is faster."
     verdict = (
-        f"Faster and slower mean that the whole interval lies beyond the margin of {margin}, and the ratio farther "
-        "than all that the A/A control (a backend against itself) showed; same means inside the margin; all else is "
-        "undecided."
+        f"Faster and slower mean that the whole interval lies beyond the margin of {margin(runs(group.cells))}, and the "
+        "ratio farther than all that the A/A control (a backend against itself) showed; same means inside the margin; "
+        "all else is undecided."
     )
     roofline = (
         "The roofline is the least time that the bytes and FLOPs of a call need at the rates measured beside its "

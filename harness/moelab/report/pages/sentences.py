@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from moelab.report.model import OURS, Cell
-from moelab.report.pages.tables import level
+from moelab.report.provenance import level, runs
 from moelab.report.summary import Group, Standing, baseline_of, models, standings
 from moelab.report.text import count, percent, ratio, ratio_interval, significant
 
@@ -42,7 +42,7 @@ def _headline(main: Group, rows: Sequence[Standing], baseline: str) -> str:
         return f"{place}, {count(len(main.cells), 'cell')} were timed, but {why}."
     names = models(main.cells)
     about = names[0] if len(names) == 1 else f"the MoE layers of {len(names)} models"
-    interval = f" ({level(main.cells)} interval {_ends(row)})" if row.mean.has_ends else ""
+    interval = f" ({level(runs(main.cells))} interval {_ends(row)})" if row.mean.has_ends else ""
     what = f", {SHORT[row.against]}" if row.against in SHORT else ""
     unsure = " That decides nothing: the interval holds 1." if row.mean.low <= 1 <= row.mean.high else ""
     return (

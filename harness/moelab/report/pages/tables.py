@@ -10,9 +10,9 @@ from moelab.report.blocks import Link, Table, Value
 from moelab.report.model import OURS, Cell, Comparison, Measurement, Missing
 from moelab.report.pages.context import machine_page, model_page
 from moelab.report.palette import backend_order
-from moelab.report.provenance import sample_size
+from moelab.report.provenance import level, margin, runs, sample_size
 from moelab.report.summary import Group, comparisons, standings
-from moelab.report.text import count, milliseconds, percent, ratio, ratio_interval, significant, whole_percent
+from moelab.report.text import count, milliseconds, percent, ratio, ratio_interval, significant
 
 TONES = {"faster": "good", "slower": "bad", "broken": "bad", "undecided": "warn", "same": "muted"}
 
@@ -92,20 +92,11 @@ def detectable(cells: Sequence[Cell]) -> str:
 
 
 def _legend(cells: Sequence[Cell]) -> str:
+    made = runs(cells)
     return (
-        f"Under each value its {level(cells)} interval, then the verdict (margin {margin(cells)}, corrected for the "
+        f"Under each value its {level(made)} interval, then the verdict (margin {margin(made)}, corrected for the "
         "number of cells)."
     )
-
-
-def level(cells: Sequence[Cell]) -> str:
-    """The level of the intervals of these cells; all of them where runs differ."""
-    return " and ".join(dict.fromkeys(whole_percent(cell.result.level) for cell in cells))
-
-
-def margin(cells: Sequence[Cell]) -> str:
-    """The margin within which a ratio counts as the same; all of them where runs differ."""
-    return " and ".join(dict.fromkeys(whole_percent(cell.result.margin) for cell in cells))
 
 
 def time_value(m: Measurement) -> Value:
@@ -165,7 +156,7 @@ def times_table(cells: Sequence[Cell], caption: str) -> Table:
         row.append(Value(milliseconds(bound.bound_seconds), bound.limit if math.isfinite(bound.bound_seconds) else ""))
         rows.append(row)
     columns = ("tokens", *(f"{name} [ms]" for name in backends), "roofline bound [ms]")
-    note = f"Median; below it the {level(cells)} interval and the percent of the roofline. {sample_size(cells)}."
+    note = f"Median; below it the {level(runs(cells))} interval and the percent of the roofline. {sample_size(cells)}."
     return Table(caption, columns, rows, frozenset(range(1, len(columns))), note)
 
 
