@@ -186,9 +186,9 @@ def _reading(group: Group) -> Section:
     )
     speedup = "A speedup is the other backend's time divided by ours, paired by round. Above 1 ours is faster."
     verdict = (
-        f"Faster and slower mean that the whole interval lies beyond the margin of {margin(runs(group.cells))}, and the "
-        "ratio farther than all that the A/A control (a backend against itself) showed; same means inside the margin; "
-        "all else is undecided."
+        f"Faster and slower mean that the whole interval lies beyond the margin of {margin(runs(group.cells))}, and "
+        "the ratio farther than all that the A/A control (a backend against itself) showed; same means inside the "
+        "margin; all else is undecided."
     )
     roofline = (
         "The roofline is the least time that the bytes and FLOPs of a call need at the rates measured beside its "
