@@ -26,6 +26,7 @@ ROUNDINGS = {
     "bf16 sum": Rounding(gemm1=True, expert="weighted", combine="bf16"),
     "fp32 output": Rounding(output=False),
     "gelu table": Rounding(output=False, gelu_tanh="fp16-table"),
+    "to zero": Rounding(to="zero"),
 }
 LAYERS = (
     "tiny",
@@ -39,6 +40,15 @@ Float32 = npt.NDArray[np.float32]
 
 def rounded(values: npt.ArrayLike) -> Float32:
     return bf16.to_float32(bf16.to_bits(np.asarray(values, np.float32)))
+
+
+def cut(values: npt.ArrayLike) -> Float32:
+    """The lower half of each fp32 cut off: rounded to BF16 towards zero."""
+    return (np.asarray(values, np.float32).view(np.uint32) & np.uint32(0xFFFF0000)).view(np.float32)
+
+
+def stored(values: npt.ArrayLike, rounding: Rounding) -> Float32:
+    return cut(values) if rounding.to == "zero" else rounded(values)
 
 
 def through_fp16(values: Float32) -> Float32:
@@ -67,7 +77,7 @@ def emulate(weights: Weights, layer: Layer, inputs: Inputs, rounding: Rounding) 
         out[tokens] += y  # experts of a token are distinct
         if rounding.combine == "bf16":
             out = rounded(out)
-    return bf16.to_bits(out) if rounding.output else out
+    return bf16.to_bits(stored(out, rounding)) if rounding.output else out
 
 
 def with_bias(result: Float32, bias: Float32 | None, expert: int, rounding: Rounding) -> Float32:
@@ -81,12 +91,12 @@ def activated(name: str, gate: Float32, up: Float32, rounding: Rounding) -> Floa
     if name == "swigluoai":
         gate, up = np.minimum(gate, np.float32(7)), np.clip(up, np.float32(-7), np.float32(7))
         sigmoid = step(1 / (1 + np.exp(-step(np.float32(1.702) * gate))))
-        return rounded(step(up + 1) * step(gate * sigmoid))
+        return stored(step(up + 1) * step(gate * sigmoid), rounding)
     table = name == "gelu_tanh" and rounding.gelu_tanh == "fp16-table"
     if table:
         gate = through_fp16(gate)
     value = ACTIVATIONS[name].value(gate.astype(np.float64)).astype(np.float32)
-    return rounded(step(through_fp16(value) if table else value) * up)
+    return stored(step(through_fp16(value) if table else value) * up, rounding)
 
 
 @lru_cache(maxsize=16)

@@ -16,6 +16,7 @@ import pytest
 
 from moelab import backends
 from moelab.backends import Backend, amx, environments
+from moelab.backends.vllm import rounding_of
 from moelab.bounds import reference
 from moelab.check import check
 from moelab.rounding import Rounding
@@ -235,6 +236,16 @@ def test_a_library_without_sglangs_kernels_is_named(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(torch.ops, "_C", SimpleNamespace(convert_weight_packed=None, fused_experts_cpu=None))
     assert backends.create("sglang").unavailable() is None
     assert backends.create("vllm").unavailable() == reason.replace("sglang", "vllm")
+
+
+def test_vllm_rounds_to_zero_where_the_cpu_cannot_round_to_bf16():
+    for architecture, features, to in (
+        ("x86_64", ("avx2",), "zero"),
+        ("x86_64", ("avx2", "avx512f"), "zero"),
+        ("x86_64", ("avx2", "avx512f", "avx512_bf16"), "nearest"),
+        ("aarch64", ("bf16",), "nearest"),
+    ):
+        assert rounding_of(architecture, features).to == to
 
 
 def test_a_machine_without_a_wheel_is_named(monkeypatch: pytest.MonkeyPatch):

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from emulated_moe import LAYERS, STEPS, all_wanted, emulate, rounded, setting
+from emulated_moe import LAYERS, STEPS, all_wanted, cut, emulate, rounded, setting
 from moelab import bf16
 from moelab.activations import ACTIVATIONS
 from moelab.bounds import reference, references
 from moelab.check import check
 from moelab.error_model import SPREAD, Approximate, accumulation
-from moelab.rounding import FUSED
+from moelab.rounding import FUSED, Rounding
 from moelab.weights import make_weights
 from moelab.workloads import Case, layer_by_name, make_inputs
 
@@ -116,6 +117,32 @@ def test_rounding_variance_is_that_of_rounding():
     error = bf16.round_float(values) - values
     assert (np.abs(error) <= model.worst).all()
     assert np.mean(error**2 / model.variance) == pytest.approx(1, abs=0.02)
+
+
+def test_rounding_to_zero_has_four_times_the_square_of_rounding_to_nearest():
+    values = np.random.default_rng(0).standard_normal(200_000)
+    zero = np.zeros_like(values)
+    model = Approximate(values, zero, zero, zero).rounded(to_zero=True)
+    error = cut(values) - values.astype(np.float32)
+    assert (np.abs(error) <= model.worst).all()
+    assert np.mean(error**2 / model.variance) == pytest.approx(1, abs=0.02)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_cutting_off_passes_for_no_rounding_to_nearest(name: str):
+    weights, layer, inputs = setting(name, 48)
+    cutting = emulate(weights, layer, inputs, Rounding(to="zero"))
+    assert not check(cutting, all_wanted(name, 48)["fused"]).ok
+    # What rounds better than it says passes: the limits are upper ones.
+    assert check(emulate(weights, layer, inputs, FUSED), all_wanted(name, 48)["to zero"]).ok
+
+
+@pytest.mark.parametrize(
+    "more", [{"gemm1": True}, {"expert": "weighted"}, {"activation": "steps"}, {"combine": "bf16"}]
+)
+def test_rounding_to_zero_more_often_than_is_modelled_is_refused(more: dict[str, Any]):
+    with pytest.raises(ValueError, match="to: 'zero' goes with no rounding points but activation and output"):
+        Rounding(to="zero", **more)
 
 
 def test_products_and_functions_carry_random_errors_on():

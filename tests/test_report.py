@@ -242,12 +242,13 @@ def test_the_worst_element_stands_beside_its_own_bound(small: Document, report: 
         entry["extra_info"]["correctness"].update(before=check, after=check)
         entry["extra_info"]["backend"]["rounding"] = {
             "gemm1": True, "bias": "bf16", "activation": "steps", "expert": "unweighted", "combine": "fp32",
-            "output": True, "gelu_tanh": "fp32",
+            "output": True, "gelu_tanh": "fp32", "to": "zero",
         }  # fmt: skip
     folder = report(small).html.parent
     words = Page(folder / "models" / f"{WORKLOAD}.html").words
     assert "0.0800 0.0300 0.0500 0.600" in words
-    assert "gate and up, biases, each step of the activation, each expert's output, output" in words
+    points = "gate and up, biases, each step of the activation, each expert's output, output"
+    assert f"{points}, all of them to zero, not to nearest" in words
 
 
 def test_broken_measurements_are_marked_and_left_out(document: Document, report: Callable[..., ReportPaths]) -> None:

@@ -16,6 +16,8 @@ Errors come from (`Rounding` says which of the BF16 ones a backend has):
     slots; if the sum runs in BF16, half an ulp of the partial sums for each slot.
  5. out as BF16: half an ulp, as a certain bound.
 
+Where a backend rounds to zero instead of to nearest, "half an ulp" reads "an ulp", and the mean square u^2/12 u^2/3.
+
 Denormals (below 2^-126) may be read or written as zero: 2^-126 times the other factor for each product.
 
 The bound is min(worst, 8 sqrt(variance) + systematic) + the last half ulp. `worst` assumes nothing. The other is
@@ -139,7 +141,7 @@ def _combined(total: Approximate, rounding: Rounding, magnitude: Float64, layer:
         total = total.with_random(topk * step / 2, topk * step * step / 12)
     bound = total.radius
     if rounding.output:
-        bound = bound + bf16.ulp(np.abs(total.value) + bound) / 2 + FLUSH
+        bound = bound + bf16.ulp(np.abs(total.value) + bound) / (1 if rounding.to == "zero" else 2) + FLUSH
     return Reference(rounding, total.value, bound, total.variance, min(layer.hidden, layer.intermediate))
 
 
@@ -185,7 +187,7 @@ def _activated(gate: Approximate, up: Approximate, activation: ActivationFunctio
     factor = factor.with_random(own, own * own).with_systematic(FLUSH)
     if steps:
         factor = factor.rounded()
-    return factor.times(offset_up).rounded()
+    return factor.times(offset_up).rounded(to_zero=rounding.to == "zero")
 
 
 def _sigmoid_in_steps(factor: Approximate, g: Float64) -> Approximate:

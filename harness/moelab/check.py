@@ -122,10 +122,15 @@ def _flips(got: Float64, reference: Reference) -> tuple[float, float, float]:
     nearest = bf16.to_bits(exact)
     steps = np.abs(_order(bf16.to_bits(got[use])) - _order(nearest))
     flips = float(np.mean(steps > 1))
-    # With a normal error e before the last rounding, the result is two steps away if |exact + e - nearest| > 1.5 ulp.
     unit = bf16.ulp(bf16.to_float64(nearest))
     offset = exact - bf16.to_float64(nearest)
-    predicted = float(np.mean(_tail((1.5 * unit - offset) / sigma) + _tail((1.5 * unit + offset) / sigma)))
+    if reference.rounding.to == "zero":
+        # Two steps away once |exact| + e is below |nearest| - 1 ulp. All errors go that way if the one before the last
+        # rounding had the output's sign: so many at most.
+        predicted = float(np.mean(2 * _tail((unit + offset * np.sign(exact)) / sigma)))
+    else:
+        # With a normal error e before the last rounding: two steps away if |exact + e - nearest| > 1.5 ulp.
+        predicted = float(np.mean(_tail((1.5 * unit - offset) / sigma) + _tail((1.5 * unit + offset) / sigma)))
     scatter = 5 * np.sqrt(max(predicted, 1 / count) / min(count, reference.freedom))
     return flips, predicted, predicted + FLIP_ALLOWANCE + float(scatter)
 
@@ -137,7 +142,11 @@ def _spread(error: Float64, reference: Reference) -> tuple[float, float]:
         return 0.0, SPREAD_ALLOWANCE
     model = reference.variance[use]
     if reference.rounding.output:
-        model = model + bf16.ulp(np.abs(reference.output[use]) + np.sqrt(model)) ** 2 / 12
+        unit = bf16.ulp(np.abs(reference.output[use]) + np.sqrt(model))
+        # Inputs of the second GEMM rounded to zero make the output smaller, and so does its own rounding: at most their
+        # root mean squares add, not their squares.
+        to_zero = reference.rounding.to == "zero"
+        model = (np.sqrt(model) + unit / np.sqrt(3)) ** 2 if to_zero else model + unit**2 / 12
     spread = float(np.sqrt(np.mean(error[use] ** 2 / model)))
     # The root mean square of n independent normal errors scatters by 1 / sqrt(2n).
     return spread, SPREAD_ALLOWANCE + 5 / float(np.sqrt(2 * min(count, reference.freedom)))

@@ -5,7 +5,9 @@ Every error is split in two:
 random      sum of independent errors of mean zero, each bounded. It is held as its sub-Gaussian variance proxy v, that
             is: P(|error| > t) <= 2 exp(-t^2 / 2v). A rounding to nearest is uniform over +-u/2, where u is one ulp
             (of a continuous quantity), whose proxy equals its variance u^2/12 (a uniform distribution is strictly
-            sub-Gaussian). Proxies of independent errors add; a factor c scales the proxy by c^2.
+            sub-Gaussian). Proxies of independent errors add; a factor c scales the proxy by c^2. A rounding to zero
+            is uniform over 0..u with the value's sign, mean square u^2/3. Its mean is not zero: that counts as random
+            because the values' signs are as good as random, as are those of the weights that they meet next.
 systematic  of unknown sign and correlation, held as a bound b. Bounds add; a factor c scales by |c|.
 
 Beside them `worst` bounds the whole error without any assumption on independence; it is what holds for few terms, where
@@ -76,10 +78,14 @@ class Approximate:
     def with_systematic(self, bound: Float64 | float) -> Approximate:
         return Approximate(self.value, self.variance, self.systematic + bound, self.worst + bound)
 
-    def rounded(self, digits: int = 8, smallest_normal: float = bf16.SMALLEST_NORMAL) -> Approximate:
-        """Rounded to nearest with this many significant bits: BF16 has 8, FP16 has 11."""
+    def rounded(
+        self, digits: int = 8, smallest_normal: float = bf16.SMALLEST_NORMAL, *, to_zero: bool = False
+    ) -> Approximate:
+        """Rounded to nearest, or to zero, with this many significant bits: BF16 has 8, FP16 has 11."""
         step = ulp(np.abs(self.value) + self.radius, digits, smallest_normal)
         here = ulp(self.value, digits, smallest_normal)
+        if to_zero:
+            return self.with_random(step, here * here / 3).with_systematic(FLUSH)
         return self.with_random(step / 2, here * here / 12).with_systematic(FLUSH)
 
     def scaled(self, factor: Float64) -> Approximate:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal
 
 
@@ -20,6 +20,7 @@ class Rounding:
     combine     the sum over a token's experts runs in "fp32" or in "bf16" (rounded after each addition)
     output      the output is BF16 (False: fp32)
     gelu_tanh   "fp32", or "fp16-table": looked up by the FP16 of its argument, which rounds argument and value to FP16
+    to          BF16 is the "nearest", or "zero": the lower half of the fp32 is cut off, an error up to twice as large
     """
 
     gemm1: bool = False
@@ -29,6 +30,14 @@ class Rounding:
     combine: Literal["fp32", "bf16"] = "fp32"
     output: bool = True
     gelu_tanh: Literal["fp32", "fp16-table"] = "fp32"
+    to: Literal["nearest", "zero"] = "nearest"
+
+    def __post_init__(self) -> None:
+        """Raises ValueError for combinations whose errors the model does not predict."""
+        if self.to == "zero" and replace(self, output=True, to="nearest") != Rounding():
+            # Each makes its value smaller: over several in a row these errors add up, where the model has them
+            # independent. Two in a row are provided for, see moelab.check.
+            raise ValueError(f"to: 'zero' goes with no rounding points but activation and output, got {self}")
 
     def as_dict(self) -> dict[str, str | bool]:
         """For result files."""

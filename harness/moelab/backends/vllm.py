@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +19,8 @@ from moelab.backends.torch_common import (
     rows_ordered,
     torch_inputs,
 )
-from moelab.rounding import FUSED
+from moelab.cpu_facts import read_cpu
+from moelab.rounding import FUSED, Rounding
 from moelab.weights import Weights
 from moelab.workloads import Case, Inputs, Layer
 
@@ -68,7 +69,9 @@ class Vllm(VllmExtension):
 
     name = "vllm"
     operators = ("prepack_moe_weight", "cpu_fused_moe")
-    rounding = FUSED
+
+    def __init__(self) -> None:
+        self.rounding = rounding_of(platform.machine(), read_cpu().features)
 
     def prepare(self, weights: Weights, layer: Layer, threads: int) -> None:
         import torch
@@ -120,6 +123,12 @@ class Vllm(VllmExtension):
             "packing": f"prepack_moe_weight, isa {self._isa}",
             "amx": "yes" if self._isa == "amx" else amx.without_amx(),
         }
+
+
+def rounding_of(architecture: str, features: Collection[str]) -> Rounding:
+    """Without AVX512_BF16 vLLM's x86 code makes BF16 by cutting off the lower half (csrc/cpu/cpu_types_x86.hpp)."""
+    cuts = architecture == "x86_64" and "avx512_bf16" not in features
+    return Rounding(to="zero") if cuts else FUSED
 
 
 def extension_path() -> Path:

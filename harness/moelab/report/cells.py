@@ -222,6 +222,7 @@ _ROUNDINGS: dict[tuple[str, str | bool], str] = {
     ("expert", "weighted"): "each expert's weighted output",
     ("combine", "bf16"): "each addition of experts",
     ("output", True): "output",
+    ("to", "zero"): "all of them to zero, not to nearest",
     ("gelu_tanh", "fp16-table"): "gelu from a table of FP16",
 }
 
